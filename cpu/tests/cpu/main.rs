@@ -24,6 +24,7 @@ mod legacy_modes;
 mod locks;
 mod memory_order;
 mod native_code;
+mod native_flags;
 mod native_read_modify_write;
 mod native_stack;
 mod native_system;

@@ -44,6 +44,27 @@ impl Translator<'_> {
                 ..m
             };
         }
+        if let Some((m, first, second)) = with_memory(operand)
+            && let Some(end) = with_disp(&m, i64::from(m.disp) + last)
+        {
+            let a = &mut self.asm;
+            a.load(RAX, &first);
+            if let Some(second) = &second {
+                a.op_mem(Op::Add, RAX, second);
+            }
+            let with_base = |base, m| Mem {
+                base: Some(base),
+                ..m
+            };
+            a.lea(R14, &with_base(RAX, m));
+            a.op_mem32(Op::Lea, RAX, &with_base(RAX, end));
+            self.compare(table, missed);
+            self.asm.op_mem(Op::Add, R14, &first);
+            if let Some(second) = &second {
+                self.asm.op_mem(Op::Add, R14, second);
+            }
+            return with_base(R14, m);
+        }
         self.linear_address(operand);
         self.asm.store(&FRAME_ADDRESS, R14);
         self.asm.op_mem32(Op::Lea, RAX, &Mem::at(R14, last as i32));
@@ -176,6 +197,37 @@ pub(super) fn host_form(operand: &Operand) -> Option<Mem> {
         index,
         disp: i32::try_from(operand.disp).ok()?,
     })
+}
+
+/// The operand as one of the host without a base, and one or two terms in memory that are to be
+/// added to it. `None`: it has no such term, or another form.
+fn with_memory(operand: &Operand) -> Option<(Mem, Mem, Option<Mem>)> {
+    if operand.bit.is_some() {
+        return None;
+    }
+    let host = |guest: Guest| HOST[usize::from(guest)];
+    let mut index = match operand.index {
+        Some((index, factor)) => Some((host(index)?, factor)),
+        None => None,
+    };
+    let mut base = None;
+    if let Some(guest) = operand.base {
+        match host(guest) {
+            None => base = Some(register(guest)),
+            Some(host) if index.is_none() => index = Some((host, 1)),
+            Some(_) => return None,
+        }
+    }
+    let segment = operand.segment.map(|n| register(reg::SEGMENT + n));
+    let m = Mem {
+        base: None,
+        index,
+        disp: i32::try_from(operand.disp).ok()?,
+    };
+    match base {
+        Some(base) => Some((m, base, segment)),
+        None => Some((m, segment?, None)),
+    }
 }
 
 fn with_disp(m: &Mem, disp: i64) -> Option<Mem> {

@@ -33,12 +33,17 @@ fn of_high(r: Register) -> Option<Guest> {
         .find_map(|(high, n)| (high == r).then_some(n))
 }
 
+/// Host registers that one instruction can take, at most.
+const MOST: usize = 2;
+
 /// Guest registers that are in host registers for the time of one instruction.
 #[derive(Debug, Default)]
 pub(super) struct Borrowed {
-    free: Vec<Reg>,
-    taken: Vec<(Guest, Reg)>,
-    written: Vec<Guest>,
+    /// The host registers that can be taken: bit `n` is for register `n`.
+    free: u16,
+    taken: [Option<(Guest, Reg)>; MOST],
+    /// The guest registers that the instruction writes: bit `n` is for register `n`.
+    written: u16,
     /// The guest register whose second byte AL of the host has.
     high: Option<Guest>,
     /// It is written.
@@ -49,16 +54,26 @@ pub(super) struct Borrowed {
 
 impl Borrowed {
     /// None so far. Those of `free` can be used.
-    pub fn new(free: &[Reg]) -> Self {
+    pub fn new<const N: usize>(free: [Reg; N]) -> Self {
+        const { assert!(N <= MOST) };
         Self {
-            free: free.to_vec(),
+            free: free.iter().fold(0, |bits, r| bits | 1 << r),
             ..Self::default()
+        }
+    }
+
+    /// None so far. All can be used, except for the one that a memory operand needs.
+    pub fn beside(memory: bool) -> Self {
+        if memory {
+            Self::new([RAX])
+        } else {
+            Self::new([RAX, R14])
         }
     }
 
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
-        self.taken.is_empty()
+        self.taken.iter().all(Option::is_none)
     }
 
     /// The host register whose lowest byte has the second byte of `guest`, or will have it.
@@ -80,11 +95,14 @@ impl Borrowed {
         Some(R14)
     }
 
+    fn taken(&self) -> impl Iterator<Item = (Guest, Reg)> {
+        self.taken.into_iter().flatten()
+    }
+
     /// Takes `r` if it is free.
     fn take(&mut self, r: Reg) -> Option<()> {
-        let at = self.free.iter().position(|free| *free == r)?;
-        self.free.remove(at);
-        Some(())
+        let rest = self.free & !1u16.checked_shl(r.into())?;
+        (std::mem::replace(&mut self.free, rest) != rest).then_some(())
     }
 
     /// The host register that has `guest`, or will have it.
@@ -92,11 +110,12 @@ impl Borrowed {
         if let Some(host) = HOST[usize::from(guest)] {
             return Some(host);
         }
-        if let Some((_, host)) = self.taken.iter().find(|(g, _)| *g == guest) {
-            return Some(*host);
+        if let Some((_, host)) = self.taken().find(|(g, _)| *g == guest) {
+            return Some(host);
         }
-        let host = self.free.pop()?;
-        self.taken.push((guest, host));
+        let host = self.free.trailing_zeros() as Reg;
+        self.take(host)?;
+        *self.taken.iter_mut().find(|taken| taken.is_none())? = Some((guest, host));
         Some(host)
     }
 }
@@ -128,7 +147,7 @@ impl Translator<'_> {
                 return false;
             };
             if !reads {
-                borrowed.written.push(guest);
+                borrowed.written |= 1 << guest;
             }
             i.set_op_register(n, named(host, r.size()));
         }
@@ -136,8 +155,8 @@ impl Translator<'_> {
     }
 
     pub(super) fn load_borrowed(&mut self, borrowed: &Borrowed) {
-        for (guest, host) in &borrowed.taken {
-            self.read(*host, *guest);
+        for (guest, host) in borrowed.taken() {
+            self.read(host, guest);
         }
         // MOVZX EAX, AH, which keeps the flags.
         const MOVZX: [u8; 3] = [0x0F, 0xB6, 0xC4];
@@ -154,9 +173,9 @@ impl Translator<'_> {
 
     /// Writes the guest registers that the instruction has written.
     pub(super) fn store_borrowed(&mut self, borrowed: &Borrowed) {
-        for (guest, host) in &borrowed.taken {
-            if borrowed.written.contains(guest) {
-                self.write(*guest, *host);
+        for (guest, host) in borrowed.taken() {
+            if borrowed.written & 1 << guest != 0 {
+                self.write(guest, host);
             }
         }
         // The registers that have a second byte are in host registers.

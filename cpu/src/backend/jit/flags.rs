@@ -6,6 +6,7 @@
 
 use crate::backend::jit::assembler::{Assembler, Mem, R14, RAX, cond};
 use crate::backend::jit::layout::{FRAME_FLAGS, Location};
+use crate::backend::jit::recompute::Recompute;
 use crate::state::flags::Lazy;
 use crate::state::rflags;
 
@@ -35,6 +36,8 @@ pub(super) enum Place {
     Saved,
     /// In the host's flags.
     Host(Fix),
+    /// Nowhere: what needs them computes them again.
+    Lost(Recompute),
 }
 
 /// Loads the host's flags into AX, in the saved form of those of the guest. Leaves the host's flags

@@ -95,8 +95,9 @@ pub(super) fn plain(i: &Instruction) -> Option<Plain> {
         _ if is_conditional(i) => Effect::Keeps,
         _ => return None,
     };
-    // 66H before BSWAP has an undefined result.
-    if code == Code::Bswap_r16 {
+    // 66H before BSWAP has an undefined result. MOV of other registers can fault.
+    let general = |n| i.op_kind(n) != OpKind::Register || i.op_register(n).is_gpr();
+    if code == Code::Bswap_r16 || !(0..i.op_count()).all(general) {
         return None;
     }
     Some(Plain {

@@ -23,6 +23,7 @@ mod layout;
 mod listener;
 mod options;
 mod read_modify_write;
+mod recompute;
 mod record;
 mod routines;
 mod shift;

@@ -7,7 +7,7 @@ use iced_x86::{Code, IcedError, Mnemonic, OpKind};
 
 use crate::backend::jit::assembler::{Imm, Label, Mem, Op, R14, RAX, RDX, cond};
 use crate::backend::jit::borrowed::{Borrowed, named};
-use crate::backend::jit::flags::{self, Fix, Place};
+use crate::backend::jit::flags::{self, Fix};
 use crate::backend::jit::form::{self, Guest, Operand};
 use crate::backend::jit::layout::{FRAME_ADDRESS, GUEST_RAX};
 use crate::backend::jit::template::{set_memory, set_prefixes};
@@ -68,7 +68,7 @@ impl Translator<'_> {
     fn compare_exchange(&mut self, item: &Item, operand: &Operand) -> Result<bool, IcedError> {
         let mut i = item.decoded;
         // RAX has the accumulator.
-        let mut borrowed = Borrowed::new(&[GUEST_RAX]);
+        let mut borrowed = Borrowed::new([GUEST_RAX]);
         if !self.substitute(&mut i, &mut borrowed) {
             return Ok(false);
         }
@@ -88,7 +88,7 @@ impl Translator<'_> {
         }
         // CMOVNE: if they are equal, all of the accumulator stays.
         self.asm.registers(true, &[0x0F, 0x45], GUEST_RAX, RAX);
-        self.place = Place::Host(Fix::None);
+        self.flags_in_host(Fix::None, None);
         self.on_miss(missed, back, item.op);
         self.asm.bind(back);
         Ok(true)

@@ -51,7 +51,7 @@ impl Translator<'_> {
         if by_cl && to == Some(gpr::RCX as u8) {
             return Ok(false);
         }
-        let mut borrowed = Borrowed::new(if of_memory { &[RAX] } else { &[R14, RAX] });
+        let mut borrowed = Borrowed::beside(of_memory);
         if !self.substitute(&mut i, &mut borrowed) {
             return Ok(false);
         }

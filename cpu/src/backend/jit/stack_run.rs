@@ -4,6 +4,7 @@ use iced_x86::Code;
 
 use crate::backend::jit::assembler::{Mem, RAX};
 use crate::backend::jit::branch::{RSP, SLOT};
+use crate::backend::jit::flags::Place;
 use crate::backend::jit::form::{Guest, Operand};
 use crate::backend::jit::layout::HOST;
 use crate::backend::jit::translate::{Item, Translator};
@@ -64,7 +65,7 @@ impl Translator<'_> {
         self.move_stack(if pushes { -size } else { size });
         // Any of them may fault: `exec` executes one by one, in one call.
         let back = self.asm.here();
-        self.on_miss_of(missed, back, run[0].op, run.len() as u8);
+        self.on_miss_of(missed, back, run[0].op, run.len() as u8, Place::Saved);
         run.len()
     }
 }

@@ -11,14 +11,15 @@ use crate::backend::jit::vector::Vectors;
 /// Code behind that of the block.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Stub {
-    /// Executes `count` instructions from `op` on by `exec`, and goes on at `back` with the flags
-    /// in `place`, and XMM registers and MXCSR as in `vectors`.
+    /// Executes `count` instructions from `op` on by `exec`. The flags are at `before` first. Goes
+    /// on at `back` with the flags at `after`, and XMM registers and MXCSR as in `vectors`.
     Execute {
         at: Label,
         back: Label,
         op: *const Operation,
         count: u8,
-        place: Place,
+        before: Place,
+        after: Place,
         vectors: Vectors,
     },
     /// Executes the instruction and the rest of the block by `exec`.
@@ -90,14 +91,16 @@ impl Translator<'_> {
                 back,
                 op,
                 count,
-                place,
+                before,
+                after,
                 vectors,
             } => {
                 self.asm.bind(at);
-                self.vectors = vectors;
+                (self.place, self.vectors) = (before, vectors);
+                self.save_flags();
                 self.unload_vectors();
                 self.call(op, count);
-                if place != Place::Saved {
+                if matches!(after, Place::Host(_)) {
                     flags::restore(self.asm);
                 }
                 self.reload_vectors(vectors);

@@ -16,7 +16,7 @@ impl Translator<'_> {
     /// Translates an instruction that is no branch. Returns whether there is a template.
     pub(super) fn template(&mut self, item: &Item, rest: &[Item]) -> Result<bool, IcedError> {
         let i = &item.decoded;
-        if !self.context.model.has_instruction(i) {
+        if !item.available {
             return Ok(false);
         }
         if self.stack(item) || self.system(item) || self.accumulator(item) || self.scan(item) {
@@ -31,13 +31,12 @@ impl Translator<'_> {
         if self.vector(item)? {
             return Ok(true);
         }
-        let Some(plain) = form::plain(i) else {
+        let Some(plain) = item.plain else {
             return self.shift_of_old(item);
         };
-        let dead = self.flags_are_dead(rest);
         match plain.effect {
-            Effect::Unknown if !dead => self.unknown(item, &plain),
-            _ => self.plain(item, &plain),
+            Effect::Unknown if !self.flags_are_dead(rest) => self.unknown(item, &plain),
+            _ => self.plain(item, &plain, rest),
         }
     }
 
@@ -62,7 +61,7 @@ impl Translator<'_> {
         let Ok(disp) = i32::try_from(operand.disp) else {
             return Ok(false);
         };
-        let mut borrowed = Borrowed::new(&[R14, RAX]);
+        let mut borrowed = Borrowed::new([RAX, R14]);
         let mut host = |guest: Guest| borrowed.host(guest).unwrap_or(RAX);
         let m = Mem {
             base: operand.base.map(&mut host),
@@ -90,13 +89,13 @@ impl Translator<'_> {
     }
 
     /// The instruction as itself.
-    fn plain(&mut self, item: &Item, plain: &Plain) -> Result<bool, IcedError> {
+    fn plain(&mut self, item: &Item, plain: &Plain, rest: &[Item]) -> Result<bool, IcedError> {
         let mut i = item.decoded;
         i.set_code(plain.code);
         let locked = self.is_locked(item);
         set_prefixes(&mut i, locked);
         let memory = item.insn.prefix & Insn::MEM != 0;
-        let mut borrowed = Borrowed::new(if memory { &[RAX] } else { &[R14, RAX] });
+        let mut borrowed = Borrowed::beside(memory);
         let operand = if memory {
             match Operand::of(&item.decoded, &item.insn, self.context.rip) {
                 Some(operand) => Some((operand, self.access(&i))),
@@ -111,13 +110,14 @@ impl Translator<'_> {
         let mut back = None;
         if let Some((operand, access)) = operand {
             let (missed, label) = (self.asm.label(), self.asm.label());
-            self.save_flags();
+            self.give_up_flags();
+            let before = self.place;
             let m = self.probe(&operand, access, missed);
             if locked {
                 self.check_alignment(&m, operand.size, missed);
             }
             set_memory(&mut i, &m);
-            back = Some((missed, label));
+            back = Some((missed, label, before));
         }
         if plain.reads != 0 {
             self.restore_flags(plain.reads);
@@ -128,17 +128,20 @@ impl Translator<'_> {
         self.load_borrowed(&borrowed);
         self.asm.instruction(self.encoder, &i)?;
         self.store_borrowed(&borrowed);
-        self.place = match plain.effect {
-            Effect::Keeps => self.place,
-            Effect::Writes(fix) => Place::Host(fix),
+        match plain.effect {
+            Effect::Keeps => {}
+            Effect::Writes(fix) => {
+                let again = self.recompute(item, fix, rest);
+                self.flags_in_host(fix, again);
+            }
             Effect::Carry => {
                 flags::save_one(self.asm, cond::B, flags::CF);
-                Place::Saved
+                self.place = Place::Saved;
             }
-            Effect::Unknown => Place::Host(Fix::ClearAf),
-        };
-        if let Some((missed, back)) = back {
-            self.on_miss(missed, back, item.op);
+            Effect::Unknown => self.flags_in_host(Fix::ClearAf, None),
+        }
+        if let Some((missed, back, before)) = back {
+            self.on_miss_of(missed, back, item.op, 1, before);
             self.asm.bind(back);
         }
         Ok(true)
@@ -159,20 +162,20 @@ impl Translator<'_> {
         let bits = 8 * size as u8;
         match i.mnemonic() {
             Mnemonic::Imul if size >= 4 => {
-                if !self.plain(item, plain)? {
+                if !self.plain(item, plain, &[])? {
                     return Ok(false);
                 }
                 flags::save_of_product(self.asm, location(to), wide);
             }
             mnemonic if form::sets_flags_of_result(mnemonic) && size >= 4 => {
-                if !self.plain(item, plain)? {
+                if !self.plain(item, plain, &[])? {
                     return Ok(false);
                 }
                 flags::save_of_result(self.asm, location(to), wide);
             }
             Mnemonic::Shr if form::count(i).is_some_and(|n| n < bits.into()) => {
                 self.read(R14, to);
-                if !self.plain(item, plain)? {
+                if !self.plain(item, plain, &[])? {
                     return Ok(false);
                 }
                 flags::save(self.asm, Fix::Right { bits });
@@ -189,7 +192,7 @@ impl Translator<'_> {
                 };
                 self.save_flags();
                 self.read(R14, to);
-                if !self.plain(item, plain)? {
+                if !self.plain(item, plain, &[])? {
                     return Ok(false);
                 }
                 flags::load(self.asm, fix);
@@ -216,7 +219,7 @@ impl Translator<'_> {
         };
         let mut i = item.decoded;
         i.set_code(plain.code);
-        let mut borrowed = Borrowed::new(&[R14]);
+        let mut borrowed = Borrowed::new([R14]);
         if !self.substitute(&mut i, &mut borrowed) {
             return Ok(false);
         }

@@ -7,8 +7,9 @@ use crate::backend::jit::assembler::{Assembler, Imm, Label, Mem, Op, R14, RAX, c
 use crate::backend::jit::calls::Part;
 use crate::backend::jit::exit;
 use crate::backend::jit::flags::{self, Fix, Place};
-use crate::backend::jit::form::{self, Effect};
+use crate::backend::jit::form::{self, Effect, Plain};
 use crate::backend::jit::layout::{FRAME_BUDGET, FRAME_TARGET, KEY_ANY, KEY_GLOBAL};
+use crate::backend::jit::recompute::Recompute;
 use crate::backend::jit::routines::Routines;
 use crate::backend::jit::stub::{Stub, Target};
 use crate::backend::jit::vector::Vectors;
@@ -77,6 +78,10 @@ pub(super) struct Transfer {
 pub(super) struct Item {
     pub decoded: Instruction,
     pub insn: Insn,
+    /// The processor has it.
+    pub available: bool,
+    /// Its form, if it becomes native code as itself.
+    pub plain: Option<Plain>,
     /// Its first operation.
     pub op: *const Operation,
 }
@@ -89,6 +94,8 @@ pub(super) struct Translator<'a> {
     pub context: Context,
     /// Where the guest's flags are.
     pub place: Place,
+    /// How to compute them again, if they can be left to be overwritten.
+    pub again: Option<Recompute>,
     pub vectors: Vectors,
     pub stubs: Vec<Stub>,
     edges: Vec<usize>,
@@ -120,6 +127,7 @@ pub(super) fn block(
         info,
         context,
         place: Place::Saved,
+        again: None,
         vectors: Vectors::default(),
         stubs: Vec::with_capacity(4 * ops.len()),
         edges: Vec::new(),
@@ -175,8 +183,11 @@ pub(super) fn items(model: &Model, bytes: &[u8], ops: &[Operation]) -> Vec<Item>
         if first && !op.ends_block() {
             let decoded = decoder.decode();
             let (offset, ordinal) = (op.insn.offset, op.insn.ordinal);
+            let available = model.has_instruction(&decoded);
             items.push(Item {
                 insn: decode::insn(CodeSize::Bits64, &decoded, offset, ordinal),
+                plain: form::plain(&decoded).filter(|_| available),
+                available,
                 decoded,
                 op,
             });
@@ -266,42 +277,58 @@ impl Translator<'_> {
 
     /// Saves the flags, unless they are. Overwrites RAX and the host's flags.
     pub(super) fn save_flags(&mut self) {
-        if let Place::Host(fix) = self.place {
-            flags::save(self.asm, fix);
-            self.place = Place::Saved;
+        match self.place {
+            Place::Saved => {}
+            Place::Host(fix) => flags::save(self.asm, fix),
+            Place::Lost(again) => again.save(self.asm),
         }
+        self.place = Place::Saved;
+    }
+
+    /// The host's flags are those of the guest after `fix`.
+    pub(super) fn flags_in_host(&mut self, fix: Fix, again: Option<Recompute>) {
+        (self.place, self.again) = (Place::Host(fix), again);
     }
 
     /// Brings the flags `mask` of the guest into the host's. Overwrites RAX.
     pub(super) fn restore_flags(&mut self, mask: u32) {
         let exact = match self.place {
-            Place::Saved => false,
+            Place::Saved | Place::Lost(_) => false,
             Place::Host(Fix::None | Fix::ClearAf) => true,
             Place::Host(_) => mask & iced_x86::RflagsBits::OF == 0,
         };
         if !exact {
             self.save_flags();
             flags::restore(self.asm);
-            self.place = Place::Host(Fix::None);
+            self.flags_in_host(Fix::None, None);
         }
     }
 
-    /// A label where the instruction is executed by `exec`, if its operand is not in the TLB. It
-    /// goes on at `back`, with the flags, XMM registers and MXCSR in the places where they are now.
+    /// A label where the instruction is executed by `exec`, if its operand is not in the TLB. The
+    /// flags are saved there. It goes on at `back`, with the flags, XMM registers and MXCSR in the
+    /// places where they are now.
     pub(super) fn on_miss(&mut self, at: Label, back: Label, op: *const Operation) {
-        self.on_miss_of(at, back, op, 1);
+        self.on_miss_of(at, back, op, 1, Place::Saved);
     }
 
-    /// As [`Self::on_miss`], for `count` instructions from `op` on.
-    pub(super) fn on_miss_of(&mut self, at: Label, back: Label, op: *const Operation, count: u8) {
-        let (place, vectors) = (self.place, self.vectors);
+    /// As [`Self::on_miss`], for `count` instructions from `op` on. The flags are at `before`
+    /// first.
+    pub(super) fn on_miss_of(
+        &mut self,
+        at: Label,
+        back: Label,
+        op: *const Operation,
+        count: u8,
+        before: Place,
+    ) {
         self.stubs.push(Stub::Execute {
             at,
             back,
             op,
             count,
-            place,
-            vectors,
+            before,
+            after: self.place,
+            vectors: self.vectors,
         });
     }
 
@@ -313,11 +340,10 @@ impl Translator<'_> {
             return false;
         }
         for item in rest {
-            let i = &item.decoded;
-            let Some(plain) = form::plain(i) else {
+            let Some(plain) = item.plain else {
                 return false;
             };
-            if form::accesses_memory(i, &item.insn) || plain.reads != 0 {
+            if form::accesses_memory(&item.decoded, &item.insn) || plain.reads != 0 {
                 return false;
             }
             match plain.effect {

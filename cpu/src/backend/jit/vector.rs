@@ -3,9 +3,9 @@
 
 use iced_x86::{Code, IcedError, Instruction, OpAccess, OpKind};
 
-use crate::backend::jit::assembler::{Assembler, Imm, Label, Mem, Op, R14, RAX, cond};
+use crate::backend::jit::assembler::{Assembler, Imm, Label, Mem, Op, RAX, cond};
 use crate::backend::jit::borrowed::Borrowed;
-use crate::backend::jit::flags::{Fix, Place};
+use crate::backend::jit::flags::Fix;
 use crate::backend::jit::form::{self, Operand};
 use crate::backend::jit::layout::{CPU, CR0, CR4, FRAME_HOST_MXCSR, MXCSR, XCR0, xmm, ymm_high};
 use crate::backend::jit::stub::Stub;
@@ -70,7 +70,7 @@ impl Translator<'_> {
             None
         };
         let access = self.access(&i);
-        let mut borrowed = Borrowed::new(if memory { &[RAX] } else { &[R14, RAX] });
+        let mut borrowed = Borrowed::beside(memory);
         if !self.substitute(&mut i, &mut borrowed) {
             return Ok(false);
         }
@@ -92,7 +92,7 @@ impl Translator<'_> {
         self.vectors.upper |= upper;
         self.store_borrowed(&borrowed);
         if vector.writes_flags {
-            self.place = Place::Host(Fix::None);
+            self.flags_in_host(Fix::None, None);
         }
         if let Some((missed, back)) = back {
             self.on_miss(missed, back, item.op);
