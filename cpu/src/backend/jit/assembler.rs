@@ -92,7 +92,7 @@ pub(super) struct Places {
 }
 
 /// Code that begins at known addresses.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Assembler {
     places: Places,
     /// Length of what runs often, when all of it has been written.
@@ -105,17 +105,7 @@ pub(super) struct Assembler {
 }
 
 impl Assembler {
-    pub fn new(places: Places) -> Self {
-        Self {
-            places,
-            split: usize::MAX,
-            code: Vec::new(),
-            labels: Vec::new(),
-            fixups: Vec::new(),
-        }
-    }
-
-    /// Begins with other code, and keeps the memory of this.
+    /// Begins with code at `places`, and keeps the memory of the code before.
     pub fn begin(&mut self, places: Places) {
         (self.places, self.split) = (places, usize::MAX);
         self.code.clear();

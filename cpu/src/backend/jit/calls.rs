@@ -45,11 +45,13 @@ impl Part {
     /// As a count: the rest of the block.
     pub const REST: u8 = u8::MAX;
 
-    /// `count` instructions from `first` on, one of the operations at `ops`.
-    pub fn of(ops: *const Op, first: *const Op, count: u8) -> Self {
-        const { assert!(MAX_BLOCK < Self::REST) };
-        // A block has a few operations for each of its instructions.
-        let offset = first.addr().wrapping_sub(ops.addr()) as u32;
+    /// `count` instructions from the operation of this number in the block on.
+    pub fn of(first: u16, count: u8) -> Self {
+        const {
+            assert!(MAX_BLOCK < Self::REST);
+            assert!((u16::MAX as usize) * size_of::<Op>() < 1 << Self::COUNT);
+        }
+        let offset = u32::from(first) * size_of::<Op>() as u32;
         Self(offset | u32::from(count) << Self::COUNT)
     }
 

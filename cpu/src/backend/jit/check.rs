@@ -92,7 +92,7 @@ impl Expectation {
         let kernel_gs_base = cpu.msr.kernel_gs_base;
         let mut written = Vec::new();
         cpu.gpr[usize::from(reg::BLOCK)] = rip;
-        let items = translate::items(cpu.model, bytes, ops);
+        let items: Vec<_> = translate::items(cpu.model, bytes, ops).collect();
         let retired = execute(cpu, &items[..usize::from(count)], ops, &mut written);
         let next = match items.get(usize::from(count)) {
             Some(item) => u64::from(item.insn.offset),

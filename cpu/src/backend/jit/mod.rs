@@ -38,16 +38,14 @@ mod vector_form;
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use iced_x86::{Encoder, InstructionInfoFactory};
-
 use crate::backend::interpreter::op::Op;
 use crate::backend::jit::allocator::{Allocator, Kind};
-use crate::backend::jit::assembler::{Assembler, Places};
+use crate::backend::jit::assembler::Places;
 use crate::backend::jit::code_memory::{CodeMemory, serialize};
 use crate::backend::jit::layout::Frame;
 use crate::backend::jit::listener::Listener;
 use crate::backend::jit::routines::{Enter, Returned, Routines};
-use crate::backend::jit::translate::Context;
+use crate::backend::jit::translate::{Context, Workspace};
 use crate::exec::HOST_MXCSR;
 use crate::processor::clock::Clock;
 use crate::processor::cpu::Cpu;
@@ -180,10 +178,7 @@ pub(crate) struct Jit {
     edges: Vec<(u32, MappingId)>,
     /// Number of flushes. Edges of before do not exist any more.
     generation: u32,
-    /// What translating needs for each block, with memory that it uses again.
-    assembler: Assembler,
-    encoder: Encoder,
-    info: InstructionInfoFactory,
+    workspace: Workspace,
     listener: Listener,
     /// Runs of a block in the interpreter after which it is translated.
     pub threshold: u32,
@@ -225,9 +220,7 @@ impl Jit {
             mappings: 0,
             edges: Vec::new(),
             generation: 0,
-            assembler: Assembler::new(Places::default()),
-            encoder: Encoder::new(64),
-            info: InstructionInfoFactory::new(),
+            workspace: Workspace::default(),
             listener: Listener::default(),
             threshold: options.threshold.max(1),
             checks: options.check,
@@ -345,17 +338,9 @@ impl Jit {
             often: self.memory.address(entry),
             rarely: self.memory.address(rare),
         };
-        self.assembler.begin(places);
-        let translated = translate::block(
-            context,
-            bytes,
-            ops,
-            &mut self.assembler,
-            &mut self.encoder,
-            &mut self.info,
-        )
-        .ok()?;
-        let (often, rarely) = self.assembler.finish();
+        let workspace = &mut self.workspace;
+        let translated = translate::block(context, bytes, ops, places, workspace).ok()?;
+        let (often, rarely) = workspace.asm.finish();
         let len = often.len() + rarely.len();
         if len > LONGEST {
             return None;
@@ -375,7 +360,7 @@ impl Jit {
             recording,
             count: translated.count,
         });
-        let edges = translated.edges.iter().map(|at| entry + *at as u32);
+        let edges = workspace.edges.iter().map(|at| entry + *at as u32);
         self.edges.extend(edges.map(|at| (at, start.mapping)));
         self.allocator.take(Kind::Often, often.len(), ALIGNMENT);
         self.allocator.take(Kind::Rarely, rarely.len(), 1);

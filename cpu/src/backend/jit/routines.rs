@@ -65,7 +65,8 @@ fn reload(a: &mut Assembler) {
 
 /// Writes the routines, of which the first byte is at `start`.
 pub(super) fn write(start: u64) -> (Vec<u8>, Routines) {
-    let mut a = Assembler::new(Places {
+    let mut a = Assembler::default();
+    a.begin(Places {
         often: start,
         rarely: start,
     });

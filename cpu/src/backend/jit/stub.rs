@@ -1,6 +1,5 @@
 //! Code behind that of a block: branches that are taken, and what is reached rarely.
 
-use crate::backend::interpreter::op::Op as Operation;
 use crate::backend::jit::assembler::{Label, R14, RAX};
 use crate::backend::jit::calls::Part;
 use crate::backend::jit::flags::{self, Place};
@@ -16,14 +15,14 @@ pub(super) enum Stub {
     Execute {
         at: Label,
         back: Label,
-        op: *const Operation,
+        op: u16,
         count: u8,
         before: Place,
         after: Place,
         vectors: Vectors,
     },
     /// Executes the instruction and the rest of the block by `exec`.
-    Finish { at: Label, op: *const Operation },
+    Finish { at: Label, op: u16 },
     /// A conditional branch that is taken.
     Taken {
         at: Label,
@@ -167,6 +166,6 @@ impl Translator<'_> {
         self.asm.jump_address(self.context.routines.execute);
         self.asm.bind(block);
         self.asm.bytes(&self.context.rip.to_le_bytes());
-        self.asm.bytes(&(self.ops as u64).to_le_bytes());
+        self.asm.bytes(&self.ops.to_le_bytes());
     }
 }

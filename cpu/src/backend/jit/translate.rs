@@ -3,7 +3,7 @@
 use iced_x86::{Encoder, IcedError, Instruction, InstructionInfoFactory};
 
 use crate::backend::interpreter::op::Op as Operation;
-use crate::backend::jit::assembler::{Assembler, Imm, Label, Mem, Op, R14, RAX, cond};
+use crate::backend::jit::assembler::{Assembler, Imm, Label, Mem, Op, Places, R14, RAX, cond};
 use crate::backend::jit::calls::Part;
 use crate::backend::jit::exit;
 use crate::backend::jit::flags::{self, Fix, Place};
@@ -46,13 +46,36 @@ pub(super) struct Context {
     pub routines: Routines,
 }
 
-/// What else belongs to the native code of a block.
-#[derive(Debug)]
+/// What is used to translate a block, and its native code. Translating the next one reuses the
+/// memory.
+pub(super) struct Workspace {
+    pub asm: Assembler,
+    encoder: Encoder,
+    info: InstructionInfoFactory,
+    items: Vec<Item>,
+    stubs: Vec<Stub>,
+    /// Offsets of the displacements of the jumps to other blocks.
+    pub edges: Vec<usize>,
+}
+
+impl Default for Workspace {
+    fn default() -> Self {
+        Self {
+            asm: Assembler::default(),
+            encoder: Encoder::new(64),
+            info: InstructionInfoFactory::new(),
+            items: Vec::new(),
+            stubs: Vec::new(),
+            edges: Vec::new(),
+        }
+    }
+}
+
+/// What else is known of the native code of a block.
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Translated {
     /// Offset of what follows the check of the key.
     pub body: usize,
-    /// Offsets of the displacements of the jumps to other blocks.
-    pub edges: Vec<usize>,
     /// Instructions that it executes, with [`Context::checks`].
     pub count: u8,
 }
@@ -82,8 +105,8 @@ pub(super) struct Item {
     pub available: bool,
     /// Its form, if it becomes native code as itself.
     pub plain: Option<Plain>,
-    /// Its first operation.
-    pub op: *const Operation,
+    /// Number of its first operation in the block.
+    pub op: u16,
 }
 
 /// Translates a block.
@@ -91,23 +114,24 @@ pub(super) struct Translator<'a> {
     pub asm: &'a mut Assembler,
     pub encoder: &'a mut Encoder,
     pub info: &'a mut InstructionInfoFactory,
+    pub stubs: &'a mut Vec<Stub>,
+    edges: &'a mut Vec<usize>,
     pub context: Context,
     /// Where the guest's flags are.
     pub place: Place,
     /// How to compute them again, if they can be left to be overwritten.
     pub again: Option<Recompute>,
     pub vectors: Vectors,
-    pub stubs: Vec<Stub>,
-    edges: Vec<usize>,
-    /// The operations of the block.
-    pub ops: *const Operation,
+    /// Address of the operations of the block.
+    pub ops: u64,
     /// Where calls of [`execute`](super::calls::execute) pass what they have in common.
     pub execute: Label,
     /// There is such a call.
     pub calls: bool,
 }
 
-/// Translates `bytes`, the 64-bit code of a block with the operations `ops`, to code in `asm`.
+/// Translates `bytes`, the 64-bit code of a block with the operations `ops`, to code in `workspace`
+/// that will be at `places`.
 ///
 /// # Errors
 /// An instruction could not be encoded.
@@ -115,11 +139,22 @@ pub(super) fn block(
     context: Context,
     bytes: &[u8],
     ops: &[Operation],
-    asm: &mut Assembler,
-    encoder: &mut Encoder,
-    info: &mut InstructionInfoFactory,
+    places: Places,
+    workspace: &mut Workspace,
 ) -> Result<Translated, IcedError> {
-    let items = items(context.model, bytes, ops);
+    let Workspace {
+        asm,
+        encoder,
+        info,
+        items,
+        stubs,
+        edges,
+    } = workspace;
+    asm.begin(places);
+    stubs.clear();
+    edges.clear();
+    items.clear();
+    items.extend(self::items(context.model, bytes, ops));
     let execute = asm.label();
     let mut t = Translator {
         asm,
@@ -129,9 +164,9 @@ pub(super) fn block(
         place: Place::Saved,
         again: None,
         vectors: Vectors::default(),
-        stubs: Vec::with_capacity(4 * ops.len()),
-        edges: Vec::new(),
-        ops: ops.as_ptr(),
+        stubs,
+        edges,
+        ops: ops.as_ptr().addr() as u64,
         execute,
         calls: false,
     };
@@ -167,33 +202,32 @@ pub(super) fn block(
         t.jump(transfer, context.rip.wrapping_add(bytes.len() as u64));
     }
     t.write_stubs();
-    Ok(Translated {
-        body,
-        edges: t.edges,
-        count,
-    })
+    Ok(Translated { body, count })
 }
 
 /// Decodes the instructions of a block again. Their operations have less than their templates need.
-pub(super) fn items(model: &Model, bytes: &[u8], ops: &[Operation]) -> Vec<Item> {
+pub(super) fn items(
+    model: &'static Model,
+    bytes: &[u8],
+    ops: &[Operation],
+) -> impl Iterator<Item = Item> {
     let mut decoder = decode::decoder(model, CodeSize::Bits64, bytes);
-    let mut items = Vec::with_capacity(ops.len());
-    for (i, op) in ops.iter().enumerate() {
-        let first = i == 0 || ops[i - 1].insn.ordinal != op.insn.ordinal;
-        if first && !op.ends_block() {
-            let decoded = decoder.decode();
-            let (offset, ordinal) = (op.insn.offset, op.insn.ordinal);
-            let available = model.has_instruction(&decoded);
-            items.push(Item {
-                insn: decode::insn(CodeSize::Bits64, &decoded, offset, ordinal),
-                plain: form::plain(&decoded).filter(|_| available),
-                available,
-                decoded,
-                op,
-            });
+    let firsts = ops.iter().enumerate().filter(|(i, op)| {
+        let first = *i == 0 || ops[i - 1].insn.ordinal != op.insn.ordinal;
+        first && !op.ends_block()
+    });
+    firsts.map(move |(i, op)| {
+        let decoded = decoder.decode();
+        let (offset, ordinal) = (op.insn.offset, op.insn.ordinal);
+        let available = model.has_instruction(&decoded);
+        Item {
+            insn: decode::insn(CodeSize::Bits64, &decoded, offset, ordinal),
+            plain: form::plain(&decoded).filter(|_| available),
+            available,
+            decoded,
+            op: i as u16,
         }
-    }
-    items
+    })
 }
 
 impl Translator<'_> {
@@ -259,7 +293,7 @@ impl Translator<'_> {
     }
 
     /// Calls `exec`'s code of an instruction.
-    fn execute(&mut self, op: *const Operation) {
+    fn execute(&mut self, op: u16) {
         self.save_flags();
         self.unload_vectors();
         self.call(op, 1);
@@ -268,8 +302,8 @@ impl Translator<'_> {
     }
 
     /// Calls [`execute`](super::calls::execute) for `count` instructions from `op` on.
-    pub(super) fn call(&mut self, op: *const Operation, count: u8) {
-        let part = Part::of(self.ops, op, count);
+    pub(super) fn call(&mut self, op: u16, count: u8) {
+        let part = Part::of(op, count);
         self.asm.mov_imm(RAX, part.0.into());
         self.asm.call(self.execute);
         self.calls = true;
@@ -307,20 +341,13 @@ impl Translator<'_> {
     /// A label where the instruction is executed by `exec`, if its operand is not in the TLB. The
     /// flags are saved there. It goes on at `back`, with the flags, XMM registers and MXCSR in the
     /// places where they are now.
-    pub(super) fn on_miss(&mut self, at: Label, back: Label, op: *const Operation) {
+    pub(super) fn on_miss(&mut self, at: Label, back: Label, op: u16) {
         self.on_miss_of(at, back, op, 1, Place::Saved);
     }
 
     /// As [`Self::on_miss`], for `count` instructions from `op` on. The flags are at `before`
     /// first.
-    pub(super) fn on_miss_of(
-        &mut self,
-        at: Label,
-        back: Label,
-        op: *const Operation,
-        count: u8,
-        before: Place,
-    ) {
+    pub(super) fn on_miss_of(&mut self, at: Label, back: Label, op: u16, count: u8, before: Place) {
         self.stubs.push(Stub::Execute {
             at,
             back,
