@@ -34,6 +34,8 @@ static WRMSR: LazyLock<Vec<u8>> = LazyLock::new(|| assemble(64, WRITE_MSR, |a| a
 /// WRMSR, then the branches.
 const WRITE_MSR: u64 = CODE + 0x100;
 
+/// Size of the memory where the buffer may be while records overwrite nothing else.
+const BUFFER_SIZE: u64 = 0x2000;
 /// A page that no correct access of this target writes.
 const UNTOUCHED: u64 = RAM as u64 - 0x1000;
 const OPERATIONS: usize = 200;
@@ -57,7 +59,7 @@ fuzz_target!(|data: &[u8]| {
     let mut guest = Guest::new(mode);
     let mut fields = ds_fields();
     // Set until records may have overwritten the DS area, tables or code, which determine where
-    // records go.
+    // records go, or the stack may have lost a return address.
     let mut orderly = true;
     let untouched = guest.ram().read(UNTOUCHED, 0x1000);
     for _ in 0..OPERATIONS {
@@ -114,8 +116,8 @@ fuzz_target!(|data: &[u8]| {
                     (s.gpr[1], s.gpr[0], s.gpr[2]) = (msr.into(), value & 0xFFFF_FFFF, value >> 32);
                 });
             }
-            // The pages of the DS area and of the buffer: absent, read-only, not RAM, somewhere
-            // else.
+            // The pages of the DS area, of the buffer and of the stack: absent, read-only, not RAM,
+            // somewhere else.
             4 => {
                 let page = DS_AREA / 0x1000 + u64::from(operation >> 3 & 3);
                 let entry = match operation >> 5 {
@@ -126,6 +128,7 @@ fuzz_target!(|data: &[u8]| {
                     4 => DATA | 3,
                     _ => page << 12 | 3,
                 };
+                orderly &= page << 12 < BTS_BUFFER + BUFFER_SIZE || entry == page << 12 | 3;
                 guest.write(PT + page * 8, &entry.to_le_bytes());
                 guest.update(|_| {}); // flushes the TLB
             }
@@ -155,5 +158,5 @@ fuzz_target!(|data: &[u8]| {
 
 /// Whether the buffer lies where records can overwrite neither the DS area, nor tables, nor code.
 fn is_orderly(f: &BtsFields) -> bool {
-    f.base >= BTS_BUFFER && f.absolute_maximum <= BTS_BUFFER + 0x2000
+    f.base >= BTS_BUFFER && f.absolute_maximum <= BTS_BUFFER + BUFFER_SIZE
 }
