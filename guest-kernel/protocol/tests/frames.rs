@@ -68,6 +68,7 @@ fn job() -> Job {
         }),
         trace: Some(Trace {
             buffer_size: 1 << 20,
+            grown_buffer_size: Some(1 << 24),
             sched: true,
             scope: Scope::User,
             follow: Follow::Threads,
@@ -402,6 +403,7 @@ proptest! {
             uid,
             trace: Some(Trace {
                 buffer_size,
+                grown_buffer_size: None,
                 sched,
                 scope: Scope::All,
                 follow: Follow::None,

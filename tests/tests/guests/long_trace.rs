@@ -1,20 +1,81 @@
 //! A trace of any length. The number of branches of the program, guest-kernel/tests/long_trace.c,
 //! is known.
 
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
-use vbts_tests::guest_program;
 use vbts_tests::machine::{self, Machine, setting};
+use vbts_tests::{guest_program, programs};
 
 /// Time limit for a million steps on a slow and busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 const OTHERS: [&str; 2] = ["walk.c", "bts.c"];
 
 pub fn trials(module: &str) -> Vec<Trial> {
-    machine::trials_of(module, &[("native", native), ("guest", guest)])
+    machine::trials_of(
+        module,
+        &[("native", native), ("guest", guest), ("grows", grows)],
+    )
+}
+
+/// A buffer that grows while the program runs has the same records as one that stays, and stops the
+/// program less often.
+fn grows(machine: &Machine) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let program = directory.path().join("long_loop");
+    // Some 20 million taken branches: 114 segments of 4 MiB.
+    let rounds = 1_500_000;
+    let result = (0..rounds).fold(12345u32, |number, _| {
+        number.wrapping_mul(1_664_525).wrapping_add(1_013_904_223)
+    });
+    let flags = [format!("-DROUNDS={rounds}"), format!("-DRESULT={result}")];
+    let flags: Vec<_> = flags.iter().map(String::as_str).collect();
+    programs::compile(&programs::source("long_loop.S"), &program, &flags)?;
+    let trace = |name: &str, options: &[&str]| -> Result<_> {
+        let output = directory.path().join(name);
+        let options = [&["--stats"], options].concat();
+        let run = machine
+            .trace("raw", &output, &options, &[&program])?
+            .expect(0)?;
+        ensure!(run.stderr.contains("lost: 0"), "{}", run.stderr);
+        let line = run.stderr.lines().find(|line| line.ends_with(WHILE_TRACED));
+        let count = line.and_then(|line| line.split_whitespace().next());
+        let count: u64 = count.context("no instructions of the kernel")?.parse()?;
+        Ok((output, count))
+    };
+    let (grown, fewer) = trace("grown", &[])?;
+    let (fixed, more) = trace("fixed", &["--buffer", "4M"])?;
+    ensure!(are_equal(&grown, &fixed)?, "the records differ");
+    // Only the software CPU counts instructions.
+    ensure!(
+        machine.accel() != "soft" || fewer < more,
+        "{fewer} instructions of the kernel, and {more} with a buffer that stays"
+    );
+    Ok(())
+}
+
+/// What follows the instructions of the guest's kernel in the output of `--stats`.
+const WHILE_TRACED: &str = "the kernel while it is traced";
+
+fn are_equal(one: &Path, other: &Path) -> Result<bool> {
+    let (mut one, mut other) = (File::open(one)?, File::open(other)?);
+    let mut left = one.metadata()?.len();
+    let mut pieces = [vec![0; 1 << 20], vec![0; 1 << 20]];
+    let mut equal = left == other.metadata()?.len();
+    while equal && left > 0 {
+        let len = left.min(1 << 20) as usize;
+        let [a, b] = &mut pieces;
+        one.read_exact(&mut a[..len])?;
+        other.read_exact(&mut b[..len])?;
+        equal = a[..len] == b[..len];
+        left -= len as u64;
+    }
+    Ok(equal)
 }
 
 /// The program takes the expected branches when the host's processor single-steps it.

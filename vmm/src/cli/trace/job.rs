@@ -161,7 +161,8 @@ pub fn job(
         ),
         terminal,
         trace: Some(Trace {
-            buffer_size: args.buffer.0,
+            buffer_size: args.buffer_size(),
+            grown_buffer_size: args.grown_buffer_size(),
             sched: args.sched,
             scope: args.scope.into(),
             follow: args.followed().into(),
@@ -245,6 +246,7 @@ mod tests {
         assert_eq!((job.epoch, job.wait_all), (Some(7), true));
         let trace = job.trace.unwrap();
         assert_eq!((trace.buffer_size, trace.sched), (65536, true));
+        assert_eq!(trace.grown_buffer_size, None);
         assert_eq!((trace.scope, trace.follow), (Scope::User, Follow::All));
         assert!(job.envp.iter().all(|entry| entry.0.contains(&b'=')));
 
