@@ -42,8 +42,8 @@ const SEGMENTS: u64 = 4;
 const FURTHER_SEGMENTS: u64 = 2;
 
 /// Full segments of the first task after which its buffer grows: the stops have then taken about as
-/// long as the kernel needs to allocate and to map a larger one.
-const FULL_BEFORE_GROWTH: u32 = 64;
+/// long as it takes the kernel, and a host with little free memory, to make the larger one.
+const FULL_BEFORE_GROWTH: u32 = 160;
 
 /// Smallest buffer in bytes that the kernel accepts for its own branches: 4096 records.
 const MIN_KERNEL_BUFFER: u64 = 4096 * RECORD_SIZE as u64;

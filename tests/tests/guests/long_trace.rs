@@ -1,10 +1,9 @@
 //! A trace of any length. The number of branches of the program, guest-kernel/tests/long_trace.c,
 //! is known.
 
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -28,8 +27,8 @@ pub fn trials(module: &str) -> Vec<Trial> {
 fn grows(machine: &Machine) -> Result<()> {
     let directory = tempfile::tempdir()?;
     let program = directory.path().join("long_loop");
-    // Some 20 million taken branches: 114 segments of 4 MiB.
-    let rounds = 1_500_000;
+    // Some 40 million taken branches: 229 segments of 4 MiB.
+    let rounds = 3_000_000;
     let result = (0..rounds).fold(12345u32, |number, _| {
         number.wrapping_mul(1_664_525).wrapping_add(1_013_904_223)
     });
@@ -40,7 +39,7 @@ fn grows(machine: &Machine) -> Result<()> {
         let output = directory.path().join(name);
         let options = [&["--stats"], options].concat();
         let run = machine
-            .trace("raw", &output, &options, &[&program])?
+            .trace("btrace", &output, &options, &[&program])?
             .expect(0)?;
         ensure!(run.stderr.contains("lost: 0"), "{}", run.stderr);
         let line = run.stderr.lines().find(|line| line.ends_with(WHILE_TRACED));
@@ -50,7 +49,10 @@ fn grows(machine: &Machine) -> Result<()> {
     };
     let (grown, fewer) = trace("grown", &[])?;
     let (fixed, more) = trace("fixed", &["--buffer", "4M"])?;
-    ensure!(are_equal(&grown, &fixed)?, "the records differ");
+    ensure!(
+        have_equal_records(machine, [&grown, &fixed])?,
+        "the records differ"
+    );
     // Only the software CPU counts instructions.
     ensure!(
         machine.accel() != "soft" || fewer < more,
@@ -62,20 +64,34 @@ fn grows(machine: &Machine) -> Result<()> {
 /// What follows the instructions of the guest's kernel in the output of `--stats`.
 const WHILE_TRACED: &str = "the kernel while it is traced";
 
-fn are_equal(one: &Path, other: &Path) -> Result<bool> {
-    let (mut one, mut other) = (File::open(one)?, File::open(other)?);
-    let mut left = one.metadata()?.len();
-    let mut pieces = [vec![0; 1 << 20], vec![0; 1 << 20]];
-    let mut equal = left == other.metadata()?.len();
-    while equal && left > 0 {
-        let len = left.min(1 << 20) as usize;
-        let [a, b] = &mut pieces;
-        one.read_exact(&mut a[..len])?;
-        other.read_exact(&mut b[..len])?;
-        equal = a[..len] == b[..len];
-        left -= len as u64;
+/// Whether two traces have the same records, of which there are many.
+fn have_equal_records(machine: &Machine, traces: [&Path; 2]) -> Result<bool> {
+    let mut reports = Vec::new();
+    for trace in traces {
+        let mut command = machine.command(["report", "raw"]);
+        reports.push(command.arg(trace).stdout(Stdio::piped()).spawn()?);
     }
-    Ok(equal)
+    let outputs = reports.iter_mut().filter_map(|report| report.stdout.take());
+    let mut outputs: Vec<_> = outputs.map(|output| output.take(u64::MAX)).collect();
+    let mut pieces = [Vec::new(), Vec::new()];
+    let mut size = 0;
+    let equal = loop {
+        for (output, piece) in outputs.iter_mut().zip(&mut pieces) {
+            piece.clear();
+            output.set_limit(1 << 20);
+            output.read_to_end(piece)?;
+        }
+        let [one, other] = &pieces;
+        size += one.len();
+        if one != other || one.is_empty() {
+            break one == other;
+        }
+    };
+    drop(outputs);
+    for mut report in reports {
+        ensure!(report.wait()?.success() || !equal, "a report failed");
+    }
+    Ok(equal && size > 0)
 }
 
 /// The program takes the expected branches when the host's processor single-steps it.
