@@ -16,6 +16,42 @@ pub const PAGE: usize = 4096;
 const PRESENT: u64 = 1 << 63;
 const FRAME: u64 = (1 << 55) - 1;
 
+/// The page frames of consecutive pages: runs of adjacent ones, because there are few of those and
+/// many pages.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Frames(Vec<Run>);
+
+/// Pages in adjacent page frames.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Run {
+    /// Offset in bytes of the first page from the first page of all.
+    start: usize,
+    /// Offset in bytes of what follows.
+    end: usize,
+    /// Guest-physical address of the first page.
+    address: u64,
+}
+
+impl FromIterator<u64> for Frames {
+    fn from_iter<T: IntoIterator<Item = u64>>(frames: T) -> Self {
+        let mut runs: Vec<Run> = Vec::new();
+        for (n, frame) in frames.into_iter().enumerate() {
+            let (start, address) = (n * PAGE, frame * PAGE as u64);
+            match runs.last_mut() {
+                Some(run) if run.address + (run.end - run.start) as u64 == address => {
+                    run.end += PAGE;
+                }
+                _ => runs.push(Run {
+                    start,
+                    end: start + PAGE,
+                    address,
+                }),
+            }
+        }
+        Self(runs)
+    }
+}
+
 /// `/proc/self/pagemap`.
 #[derive(Debug)]
 pub struct PageMap(File);
@@ -33,7 +69,7 @@ impl PageMap {
     }
 
     /// Brings all pages of `bytes` into memory and returns the page frame of each.
-    pub fn frames(&self, bytes: &[u8]) -> Result<Vec<u64>, Failure> {
+    pub fn frames(&self, bytes: &[u8]) -> Result<Frames, Failure> {
         let start = bytes.as_ptr().addr();
         let (first, end) = (start / PAGE, (start + bytes.len()).div_ceil(PAGE));
         let mut words = vec![0; (end - first) * size_of::<u64>()];
@@ -57,32 +93,22 @@ impl PageMap {
     }
 }
 
-/// Returns the extents, in the form of [`Extents`], of `left` bytes from offset `start` on in pages
-/// with these `frames`.
-pub fn extents(frames: &[u64], start: usize, mut left: usize) -> Vec<u8> {
+/// Returns the extents, in the form of [`Extents`], of `left` bytes from offset `at` on in pages with
+/// these `frames`.
+pub fn extents(frames: &Frames, mut at: usize, mut left: usize) -> Vec<u8> {
     let mut list = Vec::new();
-    let mut extent: Option<Extent> = None;
-    let mut at = start % PAGE;
-    let first = (start / PAGE).min(frames.len());
-    for frame in &frames[first..] {
+    let first = frames.0.partition_point(|run| run.end <= at);
+    for run in &frames.0[first..] {
         if left == 0 {
             break;
         }
-        let address = frame * PAGE as u64 + at as u64;
-        let len = left.min(PAGE - at);
-        (at, left) = (0, left - len);
-        match &mut extent {
-            Some(last) if last.address + last.len == address => last.len += len as u64,
-            _ => {
-                let len = len as u64;
-                if let Some(last) = extent.replace(Extent { address, len }) {
-                    Extents::push(&mut list, last);
-                }
-            }
-        }
-    }
-    if let Some(last) = extent {
-        Extents::push(&mut list, last);
+        let len = left.min(run.end - at);
+        let extent = Extent {
+            address: run.address + (at - run.start) as u64,
+            len: len as u64,
+        };
+        Extents::push(&mut list, extent);
+        (at, left) = (run.end, left - len);
     }
     list
 }
@@ -94,6 +120,7 @@ mod tests {
     #[test]
     fn adjacent_pages_are_one_extent() {
         let page = PAGE as u64;
+        let frames = Frames::from_iter([7, 8, 3, 4, 5]);
         for (start, left, expected) in [
             // 16384 is not a multiple of the size of a record.
             (100, 4 * PAGE, vec![]),
@@ -105,7 +132,7 @@ mod tests {
             (2 * PAGE, 48, vec![(3 * page, 48)]),
             (5 * PAGE, 0, vec![]),
         ] {
-            let list = extents(&[7, 8, 3, 4, 5], start, left);
+            let list = extents(&frames, start, left);
             let found: Vec<(u64, u64)> = Extents::new(&list)
                 .map(|list| list.iter().map(|e| (e.address, e.len)).collect())
                 .unwrap_or_default();

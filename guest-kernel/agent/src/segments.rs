@@ -12,7 +12,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use vbts_protocol::{ErrorKind, Extents, MAX_RECORDS, RECORD_SIZE, ToHost};
 
 use crate::failure::Failure;
-use crate::pagemap::{self, PAGE, PageMap};
+use crate::pagemap::{self, Frames, PAGE, PageMap};
 use crate::port::Port;
 use crate::ptrace;
 
@@ -24,7 +24,7 @@ pub struct Segments {
     /// Number of segments.
     count: usize,
     /// The page frames of the mapping. The kernel does not move them.
-    frames: Vec<u64>,
+    frames: Frames,
     /// For each segment that the host may still read: the number of the last message about it.
     taken: VecDeque<u64>,
 }
@@ -48,7 +48,7 @@ impl Segments {
             at,
             len,
             count,
-            frames: Vec::new(),
+            frames: Frames::default(),
             taken: VecDeque::new(),
         };
         // SAFETY: `len` bytes are mapped, and this process does not depend on their values, which
