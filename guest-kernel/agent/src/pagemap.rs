@@ -93,8 +93,8 @@ impl PageMap {
     }
 }
 
-/// Returns the extents, in the form of [`Extents`], of `left` bytes from offset `at` on in pages with
-/// these `frames`.
+/// Returns the extents, in the form of [`Extents`], of `left` bytes from offset `at` on in pages
+/// with these `frames`.
 pub fn extents(frames: &Frames, mut at: usize, mut left: usize) -> Vec<u8> {
     let mut list = Vec::new();
     let first = frames.0.partition_point(|run| run.end <= at);
