@@ -71,6 +71,11 @@ impl Block {
     pub fn len(&self) -> u64 {
         self.bytes.len() as u64
     }
+
+    /// Whether a jump to linear address `la` leads to code that goes on in the next page.
+    pub fn crosses(&self, la: u64) -> bool {
+        self.len() > 0x1000 - (la & 0xFFF)
+    }
 }
 
 /// How far a block goes.
@@ -342,10 +347,6 @@ impl BlockCache {
         }
         self.ops += block.ops.count();
         block.epoch = self.epoch;
-        if extent == Extent::Crossing {
-            // Native code becomes valid with its page, whatever is in the next one.
-            block.heat = Block::NEVER;
-        }
         let first = map.add(gpa, block.bytes.len());
         let id = match self.free.pop() {
             Some(id) => {

@@ -56,7 +56,7 @@ impl SoftCpu {
             Some(block) => (extent, block),
             None => (Extent::Crossing, self.decode_single()?),
         };
-        if extent_of_block == Extent::Crossing && !crosses(&block, &hit) {
+        if extent_of_block == Extent::Crossing && !block.crosses(hit.gpa) {
             return Ok(Found::Single(block));
         }
         let map = &mut self.cpu.code_map;
@@ -127,7 +127,7 @@ impl SoftCpu {
     fn key_of(&mut self, id: BlockId, hit: &Hit) -> Result<Option<u64>, BlockFault> {
         match self.cache.get(id) {
             Some(block) if !self.cpu.within_code_segment(block.len()) => Ok(None),
-            Some(block) if crosses(block, hit) => self.key_of_crossing(id, hit),
+            Some(block) if block.crosses(hit.gpa) => self.key_of_crossing(id, hit),
             _ => Ok(Some(self.cpu.jump_key(self.linear_rip(), hit))),
         }
     }
@@ -172,17 +172,24 @@ impl SoftCpu {
     }
 
     /// Makes the native code of the page of RIP valid with `key`. The page is that of `gpa`, and
-    /// of the block `id`, which a jump to RIP leads to.
+    /// of the block `id`, which a jump to RIP leads to. If the block goes on in the next page, only
+    /// its own code becomes valid, because `key` depends on that page, too.
     fn remember_page(&mut self, id: BlockId, gpa: u64, key: u64) {
-        let page = self.linear_page(self.cpu.rip, key);
+        let rip = self.cpu.rip;
+        let page = self.linear_page(rip, key);
         let mapping = self.cache.mapping(gpa, page);
         let (Some(jit), Some(block)) = (&mut self.jit, self.cache.get_mut(id)) else {
             return;
         };
-        if let Some(mapping) = mapping {
-            jit.validate(mapping, key);
-        }
-        if jit.is_of_other(block.native, self.cpu.rip, mapping) {
+        let is_of_other = if block.crosses(rip) {
+            !jit.validate_again(block.native, rip, page.global, key)
+        } else {
+            if let Some(mapping) = mapping {
+                jit.validate(mapping, key);
+            }
+            jit.is_of_other(block.native, rip, mapping)
+        };
+        if is_of_other {
             block.native = CodeId::NONE;
         }
     }
@@ -256,11 +263,6 @@ fn decode_block(cpu: &Cpu, hit: &Hit, longest: u8) -> Option<Block> {
     unsafe { host_access::load_bytes(hit.host, &mut bytes[..left]) };
     let block = lower::block(cpu, &bytes[..left], longest)?;
     Some(Block::new(block, &bytes))
-}
-
-/// Whether a block that begins at `hit` goes on in another page.
-fn crosses(block: &Block, hit: &Hit) -> bool {
-    block.len() > left_in_page(hit.gpa) as u64
 }
 
 /// Bytes from `gpa` to the end of its page.

@@ -155,10 +155,15 @@ impl SoftCpu {
             self.cache.forget_native_code();
         }
         let translated = if self.cpu.code_size == CodeSize::Bits64 {
-            let (rip, key) = (self.cache.get(id)?.rip(), self.cache.get(id)?.key());
+            let block = self.cache.get(id)?;
+            let (rip, key, crosses) = (block.rip(), block.key(), block.crosses(block.rip()));
             let page = self.linear_page(rip, key);
             let jit = self.jit.as_mut()?;
-            let mapping = self.cache.mapping_of(id, page, || jit.new_mapping())?;
+            let mapping = match crosses {
+                // What is mapped to the next page matters, too.
+                true => jit.new_mapping(),
+                false => self.cache.mapping_of(id, page, || jit.new_mapping())?,
+            };
             jit.validate(mapping, key);
             let block = self.cache.get(id)?;
             let start = Start {

@@ -285,11 +285,15 @@ fn branches_follow_a_new_mapping() {
     const GLOBAL: u64 = 1 << 8;
     const PRESENT: u64 = 1;
     const WRITABLE: u64 = 2;
-    for (half, at) in [
-        (0, OTHER),
-        (UPPER, OTHER),
-        (0, OTHER - 3),
-        (UPPER, OTHER - 3),
+    // A jump in the page before, whose mapping stays, leads to the last ones.
+    const BEFORE: u64 = OTHER - 0x40;
+    for (half, at, start) in [
+        (0, OTHER, OTHER),
+        (UPPER, OTHER, OTHER),
+        (0, OTHER - 3, OTHER - 3),
+        (UPPER, OTHER - 3, OTHER - 3),
+        (0, OTHER - 3, BEFORE),
+        (UPPER, OTHER - 3, BEFORE),
     ] {
         for (way, forget, global) in [
             ("INVLPG", invlpg as Forget, false),
@@ -301,10 +305,10 @@ fn branches_follow_a_new_mapping() {
             let mut g = Guest::kernel(|a| {
                 let (mut again, mut same) = (a.create_label(), a.create_label());
                 a.mov(esi, 20)?;
-                a.mov(rcx, half + at)?;
+                a.mov(rcx, half + start)?;
                 a.mov(r9, half + OTHER)?;
                 a.set_label(&mut again)?;
-                a.call(at)?;
+                a.call(start)?;
                 a.mov(ebx, eax)?;
                 a.call(rcx)?;
                 a.cmp(esi, 2)?;
@@ -319,6 +323,7 @@ fn branches_follow_a_new_mapping() {
                 a.hlt()
             });
             g.mirror(UPPER);
+            g.assemble(BEFORE, |a| a.jmp(at));
             g.write_bytes(at, &function(0x1_0000));
             g.write_bytes(DATA + at - OTHER, &function(0x2_0000));
             g.page(OTHER - 0x1000, PRESENT | WRITABLE | GLOBAL);

@@ -317,6 +317,10 @@ impl Jit {
         bytes: &[u8],
         ops: &[Op],
     ) -> Option<CodeId> {
+        // An instruction that is too long is no instruction: its operation raises #GP(0).
+        if ops.first().is_none_or(Op::ends_block) {
+            return None;
+        }
         let id = CodeId(self.codes.len() as u32);
         let recording = cpu.recording;
         let context = Context {
