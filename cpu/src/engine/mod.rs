@@ -2,6 +2,7 @@
 
 pub(crate) mod block;
 mod boundary;
+mod cache;
 mod instruction;
 mod lookup;
 mod native;
@@ -10,7 +11,7 @@ mod run;
 use std::sync::{Arc, Mutex};
 
 use crate::backend::jit::{Jit, NativeListener, NativeOptions, NativeStats};
-use crate::engine::block::BlockCache;
+use crate::engine::cache::BlockCache;
 use crate::processor::clock::Clock;
 use crate::processor::cpu::Cpu;
 

@@ -3,7 +3,8 @@
 use crate::backend::interpreter::dispatch::{At, Done};
 use crate::backend::interpreter::op::Op;
 use crate::backend::jit::Edge;
-use crate::engine::block::{Block, BlockCache, BlockId, Branch, Extent};
+use crate::engine::block::{Block, BlockId, Branch, Extent};
+use crate::engine::cache::BlockCache;
 use crate::engine::lookup::Found;
 use crate::engine::{Exit, SoftCpu};
 use crate::insn::{Abort, BranchKind, Flow, Insn, reg, seg};

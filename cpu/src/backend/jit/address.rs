@@ -20,7 +20,8 @@ impl Translator<'_> {
             return self.probe_constant(operand, table, missed);
         }
         let last = operand.size as i64 - 1;
-        if let Some(m) = host_form(operand)
+        let form = host_form(operand);
+        if let Some((m, [None, None])) = form
             && let Some(end) = with_disp(&m, i64::from(m.disp) + last)
         {
             self.asm.lea(R14, &m);
@@ -44,24 +45,25 @@ impl Translator<'_> {
                 ..m
             };
         }
-        if let Some((m, first, second)) = with_memory(operand)
+        if let Some((m, terms)) = form
+            && terms != [None, None]
+            && let Some(m) = without_base(m)
             && let Some(end) = with_disp(&m, i64::from(m.disp) + last)
         {
-            let a = &mut self.asm;
-            a.load(RAX, &first);
-            if let Some(second) = &second {
-                a.op_mem(Op::Add, RAX, second);
-            }
             let with_base = |base, m| Mem {
                 base: Some(base),
                 ..m
             };
+            let terms = terms.iter().flatten();
+            let a = &mut self.asm;
+            for (op, term) in [Op::Load, Op::Add].into_iter().zip(terms.clone()) {
+                a.op_mem(op, RAX, term);
+            }
             a.lea(R14, &with_base(RAX, m));
             a.op_mem32(Op::Lea, RAX, &with_base(RAX, end));
             self.compare(table, missed);
-            self.asm.op_mem(Op::Add, R14, &first);
-            if let Some(second) = &second {
-                self.asm.op_mem(Op::Add, R14, second);
+            for term in terms {
+                self.asm.op_mem(Op::Add, R14, term);
             }
             return with_base(R14, m);
         }
@@ -178,55 +180,42 @@ impl Translator<'_> {
     }
 }
 
-/// The operand as one of the host, if host registers hold all of its registers.
-pub(super) fn host_form(operand: &Operand) -> Option<Mem> {
-    if operand.segment.is_some() || operand.bit.is_some() {
-        return None;
-    }
-    let host = |guest: Guest| HOST[usize::from(guest)];
-    let base = match operand.base {
-        Some(base) => Some(host(base)?),
-        None => None,
-    };
-    let index = match operand.index {
-        Some((index, factor)) => Some((host(index)?, factor)),
-        None => None,
-    };
-    Some(Mem {
-        base,
-        index,
-        disp: i32::try_from(operand.disp).ok()?,
-    })
-}
-
-/// The operand as one of the host without a base, and one or two terms in memory that are to be
-/// added to it. `None`: it has no such term, or another form.
-fn with_memory(operand: &Operand) -> Option<(Mem, Mem, Option<Mem>)> {
+/// `operand` as one of the host, and what has to be added to it: a guest register that no host
+/// register holds, and the base of a segment. `None`: it has another form.
+fn host_form(operand: &Operand) -> Option<(Mem, [Option<Mem>; 2])> {
     if operand.bit.is_some() {
         return None;
     }
     let host = |guest: Guest| HOST[usize::from(guest)];
-    let mut index = match operand.index {
+    let index = match operand.index {
         Some((index, factor)) => Some((host(index)?, factor)),
         None => None,
     };
-    let mut base = None;
-    if let Some(guest) = operand.base {
-        match host(guest) {
-            None => base = Some(register(guest)),
-            Some(host) if index.is_none() => index = Some((host, 1)),
-            Some(_) => return None,
-        }
-    }
+    let base = operand.base.and_then(host);
+    let guest = operand.base.filter(|_| base.is_none()).map(register);
     let segment = operand.segment.map(|n| register(reg::SEGMENT + n));
     let m = Mem {
-        base: None,
+        base,
         index,
         disp: i32::try_from(operand.disp).ok()?,
     };
-    match base {
-        Some(base) => Some((m, base, segment)),
-        None => Some((m, segment?, None)),
+    Some((m, [guest, segment]))
+}
+
+/// `m` without a base, if that can be the index.
+fn without_base(m: Mem) -> Option<Mem> {
+    match m {
+        Mem { base: None, .. } => Some(m),
+        Mem {
+            base: Some(base),
+            index: None,
+            disp,
+        } => Some(Mem {
+            base: None,
+            index: Some((base, 1)),
+            disp,
+        }),
+        _ => None,
     }
 }
 

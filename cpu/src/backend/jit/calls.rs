@@ -3,9 +3,8 @@
 //! window.
 
 use crate::backend::interpreter::op::Op;
-use crate::backend::jit::exit;
 use crate::backend::jit::flags;
-use crate::backend::jit::layout::Frame;
+use crate::backend::jit::layout::{Frame, exit};
 use crate::decode::MAX_BLOCK;
 use crate::insn::{Abort, Flow, reg, seg};
 use crate::processor::cpu::Cpu;

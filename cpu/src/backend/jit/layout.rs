@@ -175,3 +175,24 @@ pub(super) const FRAME_TARGET: Mem = Mem::at(RSP, offset_of!(Frame, target) as i
 /// Size of the frame on the stack, which keeps the stack's alignment.
 pub(super) const FRAME_SIZE: i32 = 96;
 const _: () = assert!(size_of::<Frame>() <= FRAME_SIZE as usize && FRAME_SIZE % 16 == 0);
+
+/// Why native code ended, in the low byte of the code with which it returns.
+pub(super) mod exit {
+    /// The run loop has to take over at RIP: the budget is used up.
+    pub const BUDGET: u32 = 1;
+    /// A direct jump that is not linked, whose number is in the upper bits.
+    pub const EDGE: u32 = 2;
+    pub const EDGE_SHIFT: u32 = 8;
+    /// The jump to RIP is not valid any more.
+    pub const STALE: u32 = 3;
+    /// The target of an indirect jump is not in the table.
+    pub const INDIRECT: u32 = 4;
+    /// An instruction ended its block.
+    pub const ENDED: u64 = 5;
+    /// An instruction did not complete.
+    pub const FAULT: u64 = 6;
+    /// As [`FAULT`], and its memory operand was relative to SS.
+    pub const STACK_FAULT: u64 = 7;
+    /// Before an instruction without a template.
+    pub const PARTIAL: u32 = 8;
+}

@@ -26,6 +26,7 @@ mod read_modify_write;
 mod recompute;
 mod record;
 mod routines;
+mod run;
 mod shift;
 mod stack_run;
 mod stub;
@@ -42,57 +43,15 @@ use crate::backend::interpreter::op::Op;
 use crate::backend::jit::allocator::{Allocator, Kind};
 use crate::backend::jit::assembler::Places;
 use crate::backend::jit::code_memory::{CodeMemory, serialize};
-use crate::backend::jit::layout::Frame;
 use crate::backend::jit::listener::Listener;
-use crate::backend::jit::routines::{Enter, Returned, Routines};
+use crate::backend::jit::routines::Routines;
 use crate::backend::jit::translate::{Context, Workspace};
-use crate::exec::HOST_MXCSR;
 use crate::processor::clock::Clock;
 use crate::processor::cpu::Cpu;
 
 pub use crate::backend::jit::listener::{NativeCode, NativeListener, NativePart};
 pub use crate::backend::jit::options::{NativeOptions, NativeStats};
-
-/// Why native code ended, in the low byte of the code with which it returns.
-mod exit {
-    /// The run loop has to take over at RIP: the budget is used up.
-    pub const BUDGET: u32 = 1;
-    /// A direct jump that is not linked, whose number is in the upper bits.
-    pub const EDGE: u32 = 2;
-    pub const EDGE_SHIFT: u32 = 8;
-    /// The jump to RIP is not valid any more.
-    pub const STALE: u32 = 3;
-    /// The target of an indirect jump is not in the table.
-    pub const INDIRECT: u32 = 4;
-    /// An instruction ended its block.
-    pub const ENDED: u64 = 5;
-    /// An instruction did not complete.
-    pub const FAULT: u64 = 6;
-    /// As [`FAULT`], and its memory operand was relative to SS.
-    pub const STACK_FAULT: u64 = 7;
-    /// Before an instruction without a template.
-    pub const PARTIAL: u32 = 8;
-}
-
-/// Why native code ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Left {
-    /// At the end of a block.
-    Block,
-    /// At the end of a block, with a direct jump that can be linked to the block at RIP.
-    Unlinked(Edge),
-    /// At the end of a block, with an indirect jump whose target should be remembered.
-    Indirect,
-    /// At the start of a block, after a jump that is not valid any more.
-    Stale,
-    /// In the middle of a block, at RIP, if the code is checked.
-    Partial,
-    /// An instruction did not complete. `stack`: its memory operand was relative to SS.
-    Fault {
-        /// See above.
-        stack: bool,
-    },
-}
+pub(crate) use crate::backend::jit::run::Left;
 
 /// A direct jump from native code to a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -156,10 +115,6 @@ const JUMP_CODE: usize = 8;
 const JUMPS_SIZE: usize = JUMP_SIZE * JUMPS;
 /// Bits of a RIP that select the entry: eight times as much is its offset.
 const JUMP_MASK: usize = JUMP_SIZE / 8 * (JUMPS - 1);
-
-/// Native code returns at the first end of a block after as many instructions: signals from other
-/// threads are seen then.
-const SLICE: i64 = 20_000;
 
 /// The native code of a processor.
 pub(crate) struct Jit {
@@ -419,57 +374,6 @@ impl Jit {
         let entry = self.memory.address(code.entry as usize);
         self.memory.write(offset, &rip.to_le_bytes());
         self.memory.write(offset + JUMP_CODE, &entry.to_le_bytes());
-    }
-
-    /// Runs native code from the block of `id` on. The caller has checked that no work is due, and
-    /// that `cpu` is at the start of the block.
-    pub fn run(&mut self, cpu: &mut Cpu, id: CodeId) -> Left {
-        let Some(code) = self.code(id) else {
-            return Left::Block;
-        };
-        let body = self.memory.address(code.body as usize);
-        let left = cpu.limit.saturating_sub(cpu.icount);
-        let budget = i64::try_from(left).unwrap_or(SLICE).min(SLICE);
-        let frame = Frame {
-            budget,
-            address: 0,
-            flags: flags::pack(cpu.flags),
-            limit: cpu.icount + budget as u64,
-            recording: cpu.recording.into(),
-            keys: cpu.jump_keys,
-            host_mxcsr: HOST_MXCSR.into(),
-            branch_class: 0,
-            target: 0,
-        };
-        // SAFETY: the code of a block that has not been given up is native code, and the operations
-        // whose addresses it has live as long.
-        let Returned { code, flags } = unsafe { self.enter(cpu, body, &frame) };
-        cpu.flags = flags::unpack(flags);
-        match code as u32 & 0xFF {
-            exit::EDGE => Left::Unlinked(Edge {
-                number: code as u32 >> exit::EDGE_SHIFT,
-                generation: self.generation,
-            }),
-            exit::INDIRECT => Left::Indirect,
-            exit::STALE => Left::Stale,
-            exit::PARTIAL => Left::Partial,
-            kind if u64::from(kind) == exit::FAULT => Left::Fault { stack: false },
-            kind if u64::from(kind) == exit::STACK_FAULT => Left::Fault { stack: true },
-            _ => Left::Block,
-        }
-    }
-
-    /// Executes native code from `body` on.
-    ///
-    /// # Safety
-    /// `body` is the address of the native code of a block.
-    unsafe fn enter(&self, cpu: &mut Cpu, body: u64, frame: &Frame) -> Returned {
-        // SAFETY: the routine has this type, and is never overwritten.
-        let enter: Enter = unsafe { std::mem::transmute(self.routines.enter as *const ()) };
-        // SAFETY: the caller's promise. The code follows the calling convention, accesses
-        // `cpu`, the frame and its own tables, and memory at addresses that the TLB or the window
-        // of the DS area gives, as the interpreter does.
-        unsafe { enter(cpu, body, frame) }
     }
 }
 

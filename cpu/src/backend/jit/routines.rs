@@ -6,11 +6,11 @@ use crate::backend::jit::assembler::{
     Assembler, Imm, Mem, Op, Places, R8, R12, R13, R14, R15, RAX, RBP, RBX, RCX, RDI, RDX, RSI,
     RSP, Reg, cond,
 };
+use crate::backend::jit::calls;
 use crate::backend::jit::layout::{
-    BIAS, CPU, FRAME_BUDGET, FRAME_FLAGS, FRAME_LIMIT, FRAME_SIZE, Frame, HOST, ICOUNT, RIP,
+    BIAS, CPU, FRAME_BUDGET, FRAME_FLAGS, FRAME_LIMIT, FRAME_SIZE, Frame, HOST, ICOUNT, RIP, exit,
     register,
 };
-use crate::backend::jit::{calls, exit};
 use crate::processor::cpu::Cpu;
 
 /// How native code ended.

@@ -4,12 +4,11 @@ use iced_x86::Code;
 
 use crate::backend::jit::assembler::{Imm, Label, Mem, Op, R14, RAX, RCX, RDX, cond};
 use crate::backend::jit::branch::{RSP, SLOT};
-use crate::backend::jit::exit;
 use crate::backend::jit::form::Operand;
 use crate::backend::jit::layout::{
     CPL, CR4, EFLAGS, FRAME_BUDGET, FRAME_FLAGS, FRAME_LIMIT, GUEST_RAX, KERNEL_GS_BASE,
     PENDING_WORK, PRIVILEGE, SIGNAL_MASK, SKIPPED, SPIN_PAUSES, TLB_CURRENT, TLB_TABLE, TSC_AUX,
-    TSC_OFFSET, register,
+    TSC_OFFSET, exit, register,
 };
 use crate::backend::jit::stub::Stub;
 use crate::backend::jit::translate::{Item, Translator};

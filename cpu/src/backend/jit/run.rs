@@ -1,0 +1,84 @@
+//! Runs native code: the way in, and why it ended.
+
+use crate::backend::jit::layout::{Frame, exit};
+use crate::backend::jit::routines::{Enter, Returned};
+use crate::backend::jit::{CodeId, Edge, Jit, flags};
+use crate::exec::HOST_MXCSR;
+use crate::processor::cpu::Cpu;
+
+/// Native code returns at the first end of a block after as many instructions: signals from other
+/// threads are seen then.
+const SLICE: i64 = 20_000;
+
+/// Why native code ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Left {
+    /// At the end of a block.
+    Block,
+    /// At the end of a block, with a direct jump that can be linked to the block at RIP.
+    Unlinked(Edge),
+    /// At the end of a block, with an indirect jump whose target should be remembered.
+    Indirect,
+    /// At the start of a block, after a jump that is not valid any more.
+    Stale,
+    /// In the middle of a block, at RIP, if the code is checked.
+    Partial,
+    /// An instruction did not complete. `stack`: its memory operand was relative to SS.
+    Fault {
+        /// See above.
+        stack: bool,
+    },
+}
+
+impl Jit {
+    /// Runs native code from the block of `id` on. The caller has checked that no work is due, and
+    /// that `cpu` is at the start of the block.
+    pub fn run(&mut self, cpu: &mut Cpu, id: CodeId) -> Left {
+        let Some(code) = self.code(id) else {
+            return Left::Block;
+        };
+        let body = self.memory.address(code.body as usize);
+        let left = cpu.limit.saturating_sub(cpu.icount);
+        let budget = i64::try_from(left).unwrap_or(SLICE).min(SLICE);
+        let frame = Frame {
+            budget,
+            address: 0,
+            flags: flags::pack(cpu.flags),
+            limit: cpu.icount + budget as u64,
+            recording: cpu.recording.into(),
+            keys: cpu.jump_keys,
+            host_mxcsr: HOST_MXCSR.into(),
+            branch_class: 0,
+            target: 0,
+        };
+        // SAFETY: the code of a block that has not been given up is native code, and the operations
+        // whose addresses it has live as long.
+        let Returned { code, flags } = unsafe { self.enter(cpu, body, &frame) };
+        cpu.flags = flags::unpack(flags);
+        match code as u32 & 0xFF {
+            exit::EDGE => Left::Unlinked(Edge {
+                number: code as u32 >> exit::EDGE_SHIFT,
+                generation: self.generation,
+            }),
+            exit::INDIRECT => Left::Indirect,
+            exit::STALE => Left::Stale,
+            exit::PARTIAL => Left::Partial,
+            kind if u64::from(kind) == exit::FAULT => Left::Fault { stack: false },
+            kind if u64::from(kind) == exit::STACK_FAULT => Left::Fault { stack: true },
+            _ => Left::Block,
+        }
+    }
+
+    /// Executes native code from `body` on.
+    ///
+    /// # Safety
+    /// `body` is the address of the native code of a block.
+    unsafe fn enter(&self, cpu: &mut Cpu, body: u64, frame: &Frame) -> Returned {
+        // SAFETY: the routine has this type, and is never overwritten.
+        let enter: Enter = unsafe { std::mem::transmute(self.routines.enter as *const ()) };
+        // SAFETY: the caller's promise. The code follows the calling convention, accesses
+        // `cpu`, the frame and its own tables, and memory at addresses that the TLB or the window
+        // of the DS area gives, as the interpreter does.
+        unsafe { enter(cpu, body, frame) }
+    }
+}
