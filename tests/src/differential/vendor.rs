@@ -94,7 +94,8 @@ pub enum Behaviour {
     FaultingGather,
     /// Which address a VMASKMOV that faults reports.
     MaskedAddress,
-    /// Addresses of a VMASKMOV across the end of 64 KBytes with 16-bit addressing.
+    /// Addresses of a VMASKMOV across the end of 64 KBytes with 16-bit addressing, or of 4 GBytes
+    /// with 32-bit addressing in 64-bit mode.
     WrappedMaskedMove,
     /// Whether the SHA instructions check the alignment of their operand in memory.
     MisalignedSha,
@@ -102,6 +103,8 @@ pub enum Behaviour {
     FaultingConversion,
     /// VPEXTRD and VPINSRD with VEX.W set, in 32-bit code.
     WideVexIn32Bits,
+    /// VPERMQ and VPERMPD with VEX.W clear.
+    NarrowPermute,
 }
 
 /// One row of the table.
@@ -235,7 +238,7 @@ pub const DIFFERENCES: &[Difference] = &[
     Difference {
         behaviour: Behaviour::WrappedMaskedMove,
         vendors: AMD,
-        source: "SDM Vol. 2C, VMASKMOV does not say; observed: AMD's wrap the address of each element around; the software CPU wraps that of the operand",
+        source: "SDM Vol. 2C, VMASKMOV does not say; observed: AMD's wrap the address of each element around; the software CPU wraps that of the operand, as of any other",
     },
     Difference {
         behaviour: Behaviour::MisalignedSha,
@@ -251,5 +254,10 @@ pub const DIFFERENCES: &[Difference] = &[
         behaviour: Behaviour::WideVexIn32Bits,
         vendors: AMD,
         source: "SDM Vol. 2B, PEXTRD and PINSRD: VEX.W is ignored outside of 64-bit mode; observed: #UD on AMD's",
+    },
+    Difference {
+        behaviour: Behaviour::NarrowPermute,
+        vendors: AMD,
+        source: "SDM Vol. 2C, VPERMQ and VPERMPD: W1, and there is no other instruction; observed: AMD's ignore VEX.W",
     },
 ];

@@ -36,6 +36,13 @@ pub(super) fn moves_by_a_mask_in_64_kbytes(instruction: &Instruction) -> bool {
         && (instruction.memory_displ_size() == 2 || registers.iter().any(|r| r.size() == 2))
 }
 
+pub(super) fn loads_mxcsr(instruction: &Instruction) -> bool {
+    matches!(
+        instruction.mnemonic(),
+        Mnemonic::Ldmxcsr | Mnemonic::Vldmxcsr
+    )
+}
+
 pub(super) fn is_sha(instruction: &Instruction) -> bool {
     use Mnemonic as M;
     matches!(

@@ -15,7 +15,7 @@ use super::layout::DATA;
 
 use self::describe::{GPR_NAMES, flag_names, hex};
 use self::kinds::{
-    changed_by_gather, compares_strings, converts_to_halves, converts_to_mmx, is_sha,
+    changed_by_gather, compares_strings, converts_to_halves, converts_to_mmx, is_sha, loads_mxcsr,
     may_be_too_long, moves_by_a_mask, moves_by_a_mask_in_64_kbytes, repeats_a_comparison,
     stores_mmx, stores_x87,
 };
@@ -26,6 +26,8 @@ use iced_x86::{FlowControl, Instruction, Mnemonic};
 
 /// The flags that are compared: the arithmetic ones, DF, NT and AC.
 const FLAGS: u64 = 0x4_4CD5;
+/// MXCSR.MM, which AMD's processors have.
+const MISALIGNED_MODE: u32 = 1 << 17;
 
 /// What differs between the outcome on a host of `vendor` and ours, or `None`.
 #[must_use]
@@ -40,6 +42,14 @@ pub fn difference(vendor: Vendor, case: &Case, host: &Outcome, soft: &Outcome) -
     if vendor.may_differ(Behaviour::MisalignedSha)
         && soft.event == Event::GeneralProtection
         && stopped_at(case, soft).is_some_and(is_sha)
+    {
+        return None;
+    }
+    // Another instruction of the case may have stored what this one loads.
+    if vendor.may_differ(Behaviour::MisalignedMode)
+        && soft.event == Event::GeneralProtection
+        && stopped_at(case, soft).is_some_and(loads_mxcsr)
+        && host.state.float.mxcsr & MISALIGNED_MODE != 0
     {
         return None;
     }
@@ -150,6 +160,9 @@ fn same_event(vendor: Vendor, case: &Case, host: &Outcome, soft: &Outcome) -> bo
     let masked = vendor.may_differ(Behaviour::MaskedAddress)
         && matches!((host.event, soft.event), (Event::Page(_), Event::Page(_)))
         && stopped_at(case, host).is_some_and(moves_by_a_mask);
+    let wrapped = vendor.may_differ(Behaviour::WrappedMaskedMove)
+        && matches!((host.event, soft.event), (Event::Page(h), Event::Page(s)) if s.wrapping_sub(h) == 1 << 32)
+        && stopped_at(case, host).is_some_and(moves_by_a_mask);
     let conversion = vendor.may_differ(Behaviour::FaultingConversion)
         && (host.event.is_memory_fault() && soft.event == Event::Simd
             || host.event == Event::X87 && soft.event.is_memory_fault())
@@ -161,6 +174,7 @@ fn same_event(vendor: Vendor, case: &Case, host: &Outcome, soft: &Outcome) -> bo
         || host.event == Event::GeneralProtection && beyond_limit
         || matches!(host.event, Event::Page(0..0x20 | 0xFFFF_FFE0..)) && beyond_limit
         || masked
+        || wrapped
         || conversion
         || cmps
 }

@@ -75,13 +75,15 @@ impl Generator {
 }
 
 /// Whether bytes that are no instruction of the software CPU's may be one of the host's: what
-/// virtualisation extensions make of 0F 01, MOV to and from a control register, VERW, and EVEX.
+/// virtualisation extensions make of 0F 01, MOV to and from a control register, VERW, VPERMQ, and
+/// EVEX.
 fn differs_by_vendor(vendor: Vendor, mode: Mode, bytes: &[u8]) -> bool {
     let lock_mov = vendor.may_differ(Behaviour::LockMovCr);
     bytes
         .windows(2)
         .any(|pair| matches!(pair, [0x0F, 0x01]) || lock_mov && matches!(pair, [0x0F, 0x20..=0x23]))
         || vendor.may_differ(Behaviour::LockVerw) && is_locked_verw(mode, bytes)
+        || vendor.may_differ(Behaviour::NarrowPermute) && bytes.windows(4).any(is_narrow_permute)
         || is_x86_feature_detected!("avx512f") && is_vex(mode, bytes)
 }
 
@@ -89,9 +91,19 @@ fn differs_by_vendor(vendor: Vendor, mode: Mode, bytes: &[u8]) -> bool {
 /// the decoder checks: registers above 7. In 32-bit code it is LES, LDS or BOUND if bits 7 and 6 of
 /// the second byte are not set.
 fn is_vex(mode: Mode, bytes: &[u8]) -> bool {
-    let mut opcode = bytes.iter().skip_while(|byte| PREFIXES.contains(byte));
+    // A processor ignores REX before another prefix.
+    let is_rex = |byte| mode == Mode::Bits64 && matches!(byte, 0x40..=0x4F);
+    let mut opcode = bytes
+        .iter()
+        .skip_while(|byte| PREFIXES.contains(byte) || is_rex(**byte));
     matches!(opcode.next(), Some(0x62 | 0xC4 | 0xC5))
         && (mode == Mode::Bits64 || opcode.next().is_some_and(|byte| *byte >= 0xC0))
+}
+
+/// Whether the bytes are the prefix and opcode of VPERMQ or VPERMPD with VEX.W clear:
+/// VEX.256.66.0F3A 00 and 01.
+fn is_narrow_permute(bytes: &[u8]) -> bool {
+    matches!(bytes, [0xC4, map, last, 0x00 | 0x01] if map & 0x1F == 3 && last & 0x87 == 0x05)
 }
 
 /// Whether the bytes begin with VERW of memory that has a LOCK prefix. For the decoder it is
@@ -170,10 +182,23 @@ mod tests {
     }
 
     #[test]
+    fn permutes_with_vex_w_clear_are_left_out_only_for_amd() {
+        for (w, is_left) in [(0x7D, true), (0xFD, false)] {
+            let bytes = [0x67, 0xC4, 0xC3, w, 0x00, 0x2A, 0x5F];
+            assert_eq!(bytes.windows(4).any(is_narrow_permute), is_left);
+        }
+        let (amd, intel) = (Vendor::Amd, Vendor::Intel);
+        assert!(amd.may_differ(Behaviour::NarrowPermute));
+        assert!(!intel.may_differ(Behaviour::NarrowPermute));
+    }
+
+    #[test]
     fn vex_is_left_out_and_bound_is_not() {
         let evex = [0x3E, 0x62, 0xC1, 0x4D, 0x00, 0xE3];
         assert!(is_vex(Mode::Bits32, &evex));
         assert!(is_vex(Mode::Bits64, &evex[1..]));
+        assert!(is_vex(Mode::Bits64, &[0x47, 0x67, 0xC5, 0x79, 0x91]));
+        assert!(!is_vex(Mode::Bits32, &[0x47, 0x67, 0xC5, 0xF9, 0x91]));
         let vex = [0x64, 0xC5, 0xC4, 0x45, 0xC5];
         assert!(is_vex(Mode::Bits32, &vex));
         let bound = encode(Mode::Bits32, false, |a| a.bound(eax, dword_ptr(ecx)));
