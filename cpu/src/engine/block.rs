@@ -10,7 +10,7 @@ const _: () = assert!(size_of::<Block>() == 64);
 #[derive(Debug)]
 pub(crate) struct Block {
     /// RIP and key of the last jump to this block. Another jump to this RIP leads here while the
-    /// key is one of [`JumpKeys`](crate::processor::jump_keys::JumpKeys). The key is zero if no jump is remembered.
+    /// key is one of `JumpKeys`. The key is zero if no jump is remembered.
     rip: u64,
     key: u64,
     pub ops: Ops,
@@ -20,7 +20,7 @@ pub(crate) struct Block {
     pub native: CodeId,
     /// The bytes that it was decoded from.
     bytes: Box<[u8]>,
-    /// See [`BlockCache::revalidate`](crate::engine::cache::BlockCache::revalidate).
+    /// See `BlockCache::revalidate`.
     pub(super) epoch: u64,
 }
 
