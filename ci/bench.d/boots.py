@@ -19,6 +19,11 @@ def recorded(place, make, end):
     return ("vbts, recorded to a file", lambda: [*make(), "--record", file], end, None)
 
 
+def native(make, end):
+    """Returns the boot of a machine of vbts with native code."""
+    return ("vbts --jit on", lambda: [*make(), "--jit", "on"], end, None)
+
+
 def kernel(place):
     """Returns the machines that boot our kernel: (name, function that returns the command, pattern
     that ends the boot, required tool).
@@ -69,6 +74,7 @@ def kernel(place):
             qemu,
         ),
         ("vbts", lambda: vbts, running.BEGIN, None),
+        native(lambda: vbts, running.BEGIN),
         recorded(place, lambda: vbts, running.BEGIN),
     ]
 
@@ -145,6 +151,7 @@ def debian(place):
             qemu,
         ),
         ("vbts", vbts, PROMPT, None),
+        native(vbts, PROMPT),
         recorded(place, vbts, PROMPT),
     ]
 
