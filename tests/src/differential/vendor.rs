@@ -107,6 +107,9 @@ pub enum Behaviour {
     NarrowPermute,
 }
 
+/// MXCSR.MM, see [`Behaviour::MisalignedMode`].
+pub const MISALIGNED_MODE: u32 = 1 << 17;
+
 /// One row of the table.
 #[derive(Debug)]
 pub struct Difference {

@@ -204,16 +204,12 @@ fn host_form(operand: &Operand) -> Option<(Mem, [Option<Mem>; 2])> {
 
 /// `m` without a base, if that can be the index.
 fn without_base(m: Mem) -> Option<Mem> {
-    match m {
-        Mem { base: None, .. } => Some(m),
-        Mem {
-            base: Some(base),
-            index: None,
-            disp,
-        } => Some(Mem {
+    match (m.base, m.index) {
+        (None, _) => Some(m),
+        (Some(base), None) => Some(Mem {
             base: None,
             index: Some((base, 1)),
-            disp,
+            ..m
         }),
         _ => None,
     }

@@ -20,14 +20,12 @@ use self::kinds::{
     stores_mmx, stores_x87,
 };
 use self::undefined::{rflags, undefined_conditions, undefined_flags};
-use super::vendor::{Behaviour, Vendor};
+use super::vendor::{Behaviour, MISALIGNED_MODE, Vendor};
 use super::{Event, FloatState, Mode, Outcome};
 use iced_x86::{FlowControl, Instruction, Mnemonic};
 
 /// The flags that are compared: the arithmetic ones, DF, NT and AC.
 const FLAGS: u64 = 0x4_4CD5;
-/// MXCSR.MM, which AMD's processors have.
-const MISALIGNED_MODE: u32 = 1 << 17;
 
 /// What differs between the outcome on a host of `vendor` and ours, or `None`.
 #[must_use]
@@ -160,8 +158,12 @@ fn same_event(vendor: Vendor, case: &Case, host: &Outcome, soft: &Outcome) -> bo
     let masked = vendor.may_differ(Behaviour::MaskedAddress)
         && matches!((host.event, soft.event), (Event::Page(_), Event::Page(_)))
         && stopped_at(case, host).is_some_and(moves_by_a_mask);
+    let above_4_gbytes = |host: u64, soft: u64| soft.wrapping_sub(host) == 1 << 32;
     let wrapped = vendor.may_differ(Behaviour::WrappedMaskedMove)
-        && matches!((host.event, soft.event), (Event::Page(h), Event::Page(s)) if s.wrapping_sub(h) == 1 << 32)
+        && matches!(
+            (host.event, soft.event),
+            (Event::Page(host), Event::Page(soft)) if above_4_gbytes(host, soft)
+        )
         && stopped_at(case, host).is_some_and(moves_by_a_mask);
     let conversion = vendor.may_differ(Behaviour::FaultingConversion)
         && (host.event.is_memory_fault() && soft.event == Event::Simd

@@ -1,7 +1,7 @@
 //! Prefixes, and values of registers and memory that an instruction needs for more than a fault.
 
 use super::super::layout::CODE;
-use super::super::vendor::Behaviour;
+use super::super::vendor::{Behaviour, MISALIGNED_MODE};
 use super::float_state;
 use super::operands::Draft;
 use iced_x86::{Instruction, Mnemonic, OpKind};
@@ -116,7 +116,7 @@ impl Draft<'_> {
                 let mask = if self.random.chance(70) {
                     0xFFFF
                 } else if self.vendor.may_differ(Behaviour::MisalignedMode) {
-                    !0x2_0000
+                    !MISALIGNED_MODE
                 } else {
                     u32::MAX
                 };
