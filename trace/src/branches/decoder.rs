@@ -100,59 +100,29 @@ impl Decoder {
         out: &mut Vec<T>,
         of: impl Fn(u32, &Branch) -> T,
     ) -> Result<(), Error> {
-        let mut left = count;
-        while left > 0 {
-            left -= self.take_known(left, context, out, &of);
-            if left > 0 {
-                let node = self.take_other(context)?;
-                let branch = self.nodes.branches.get(node as usize);
-                out.push(of(node, branch.ok_or(Error::Damaged)?));
-                left -= 1;
-            }
+        let mut at = *context;
+        for _ in 0..count {
+            let slots = self.nodes.slots.as_mut_slice();
+            let entry = entry(&at, slots).ok_or(Error::Damaged)?;
+            let node = match prediction(*entry) {
+                Some(next) if self.runs[next.class] > 0 => {
+                    self.runs[next.class] -= 1;
+                    confirm(entry);
+                    next.node
+                }
+                _ => self.take_other(&at)?,
+            };
+            let branch = self.nodes.branches.get(node as usize);
+            out.push(of(node, branch.ok_or(Error::Damaged)?));
+            at.advance(node);
         }
+        *context = at;
         Ok(())
     }
 
-    /// Appends at most `count` of them, as long as the entries are right. Returns their number.
-    #[inline]
-    fn take_known<T>(
-        &mut self,
-        count: usize,
-        context: &mut Context,
-        out: &mut Vec<T>,
-        of: &impl Fn(u32, &Branch) -> T,
-    ) -> usize {
-        let slots = self.nodes.slots.as_mut_slice();
-        let branches = self.nodes.branches.as_slice();
-        let runs = &mut *self.runs;
-        let mut at = *context;
-        let before = out.len();
-        for _ in 0..count {
-            let Some(entry) = entry(&at, slots) else {
-                break;
-            };
-            let Some(next) = prediction(*entry) else {
-                break;
-            };
-            let Some(branch) = branches.get(next.node as usize) else {
-                break;
-            };
-            let run = &mut runs[next.class];
-            let Some(rest) = run.checked_sub(1) else {
-                break;
-            };
-            *run = rest;
-            confirm(entry);
-            at.advance(next.node);
-            out.push(of(next.node, branch));
-        }
-        *context = at;
-        out.len() - before
-    }
-
-    /// Decodes the node of the next branch.
+    /// Decodes the node of a branch that no entry predicts, or whose prediction is wrong.
     #[inline(never)]
-    fn take_other(&mut self, context: &mut Context) -> Result<u32, Error> {
+    fn take_other(&mut self, context: &Context) -> Result<u32, Error> {
         let prediction = self.nodes.predict(context);
         let mut node = prediction.node;
         let run = &mut self.runs[prediction.class];
@@ -169,7 +139,6 @@ impl Decoder {
             node = self.correction(this, context.last, node)?;
         }
         self.nodes.update(context, node);
-        context.advance(node);
         Ok(node)
     }
 

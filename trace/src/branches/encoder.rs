@@ -2,7 +2,10 @@
 
 use rustc_hash::FxHashMap;
 
-use super::predictor::{CLASSES, Context, MAX_NODES, Nodes, RECENT, confirm, entry, prediction};
+use super::predictor::{
+    CLASSES, Context, MAX_NODES, Nodes, RECENT, SUREST, confirm, entry, is_surest, position,
+    prediction,
+};
 use super::streams::{self, Bits, KNOWN, NEW, symbol};
 use crate::{Branch, Error, varint};
 
@@ -13,13 +16,26 @@ struct Class {
     bits: Bits,
 }
 
+/// Number of places.
+const PLACES: usize = 1 << 15;
+
+/// The place of a branch. A program that provokes collisions slows down its own trace only.
+#[inline]
+fn place(branch: &Branch) -> usize {
+    let both = branch.from ^ branch.to.rotate_left(u32::BITS);
+    (both.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (u64::BITS - PLACES.ilog2())) as usize
+}
+
 /// Encodes branches.
 #[derive(Debug)]
 pub struct Encoder {
     nodes: Nodes,
-    /// The node of each branch. A hash without a key is enough: a program that provokes collisions
-    /// slows down its own trace only.
+    /// The node of each branch. A hash without a key is enough, as for places.
     known: FxHashMap<Branch, u32>,
+    /// For each [`place`], the node that was found in `known` last.
+    places: Box<[u32; PLACES]>,
+    /// The node whose branch is new, until its code is in the output.
+    fresh: Option<u32>,
     /// Branches so far.
     count: u64,
     /// For each class: correct predictions since the last wrong one.
@@ -36,6 +52,8 @@ impl Default for Encoder {
         let mut encoder = Self {
             nodes: Nodes::default(),
             known: FxHashMap::default(),
+            places: Box::new([0; PLACES]),
+            fresh: None,
             count: 0,
             runs: Box::new([0; CLASSES]),
             classes: vec![Class::default(); CLASSES],
@@ -67,71 +85,83 @@ impl Encoder {
     /// Adds branches of the task of `context`.
     pub fn push(&mut self, branches: &[Branch], context: &mut Context) {
         let mut at = *context;
+        // Most predictions are of this class: its run stays in a register of the host.
+        let mut surest = self.runs[SUREST];
         for branch in branches {
-            let known_branches = self.nodes.branches.as_slice();
+            // The host finds the nodes of several branches at once, because none of them depends
+            // on a prediction.
+            let place = place(branch);
+            let mut node = self.places[place];
+            if self.nodes.branches.get(node as usize) != Some(branch) {
+                node = self.look_up(branch, place, at.last);
+            }
             let entry = entry(&at, &mut self.nodes.slots);
-            match entry.and_then(|entry| Some((prediction(*entry)?, entry))) {
-                Some((next, entry)) if known_branches.get(next.node as usize) == Some(branch) => {
+            match entry.map(|entry| (prediction(*entry), entry)) {
+                Some((_, entry)) if is_surest(*entry, node) => surest += 1,
+                Some((Some(next), entry)) if next.node == node => {
                     self.runs[next.class] += 1;
                     confirm(entry);
-                    at.advance(next.node);
                 }
-                _ => at = self.push_other(*branch, at),
+                _ => {
+                    self.runs[SUREST] = surest;
+                    self.push_other(node, &at);
+                    surest = self.runs[SUREST];
+                }
             }
+            at.advance(node);
         }
+        self.runs[SUREST] = surest;
         self.count += branches.len() as u64;
         *context = at;
     }
 
-    /// Adds a branch that has no entry, or another one. Returns the context after it.
+    /// Returns the node of a branch that its place does not have. It may be new.
+    #[cold]
     #[inline(never)]
-    fn push_other(&mut self, branch: Branch, mut context: Context) -> Context {
-        let prediction = self.nodes.predict(&context);
-        let mut node = prediction.node;
-        if self.nodes.branches[node as usize] == branch {
+    fn look_up(&mut self, branch: &Branch, place: usize, last: u32) -> u32 {
+        let node = *self.known.entry(*branch).or_insert_with(|| {
+            let difference = |a: u64, b: u64| a.wrapping_sub(b).cast_signed();
+            let before = self.nodes.branches[last as usize].to;
+            varint::push_signed(&mut self.new, difference(branch.from, before));
+            varint::push_signed(&mut self.new, difference(branch.to, branch.from));
+            *self.fresh.insert(self.nodes.push(*branch))
+        });
+        self.places[place] = node;
+        node
+    }
+
+    /// Adds a branch that has no entry, or another one.
+    #[inline(never)]
+    fn push_other(&mut self, node: u32, context: &Context) {
+        let prediction = self.nodes.predict(context);
+        if prediction.node == node {
             self.runs[prediction.class] += 1;
         } else {
-            let code;
-            (node, code) = self.correct(branch, context.last, node);
+            let code = self.correct(node, context.last, prediction.node);
             let run = std::mem::take(&mut self.runs[prediction.class]);
             let class = &mut self.classes[prediction.class];
             class.symbols.push(symbol(run, code, &mut class.bits));
             self.wrong += 1;
         }
-        self.nodes.update(&context, node);
-        context.advance(node);
-        context
+        self.nodes.update(context, node);
     }
 
-    /// The node of a branch that follows `last` and is not `predicted`, and its code.
-    fn correct(&mut self, branch: Branch, last: u32, predicted: u32) -> (u32, u8) {
+    /// The code of a node that follows `last` and is not `predicted`.
+    fn correct(&mut self, node: u32, last: u32, predicted: u32) -> u8 {
         let recent = &mut self.nodes.recent[last as usize];
-        let mut code = 0;
-        for at in 0..RECENT {
-            let node = recent[at];
-            if self.nodes.branches[node as usize] == branch {
-                recent.swap(0, at);
-                return (node, code);
-            }
-            code += u8::from(node != predicted);
+        let at = position(recent, node);
+        if at < RECENT {
+            // The prediction has no code.
+            let skipped = position(recent, predicted) < at;
+            recent.swap(0, at);
+            return (at - usize::from(skipped)) as u8;
         }
-        let (node, code) = match self.known.get(&branch) {
-            Some(&node) => {
-                varint::push(&mut self.named, node.into());
-                (node, KNOWN)
-            }
-            None => {
-                let difference = |a: u64, b: u64| a.wrapping_sub(b).cast_signed();
-                let before = self.nodes.branches[last as usize].to;
-                varint::push_signed(&mut self.new, difference(branch.from, before));
-                varint::push_signed(&mut self.new, difference(branch.to, branch.from));
-                let node = self.nodes.push(branch);
-                self.known.insert(branch, node);
-                (node, NEW)
-            }
-        };
         self.nodes.correct(last, node);
-        (node, code)
+        if self.fresh.take() == Some(node) {
+            return NEW;
+        }
+        varint::push(&mut self.named, node.into());
+        KNOWN
     }
 
     /// Appends the encoded form to `out`, and starts again.
@@ -157,6 +187,7 @@ impl Encoder {
         self.nodes.clear();
         self.known.clear();
         self.known.insert(Branch::default(), 0);
+        self.places.fill(0);
         (self.count, self.wrong) = (0, 0);
         self.runs.fill(0);
         for class in &mut self.classes {

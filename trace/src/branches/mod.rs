@@ -26,9 +26,11 @@ mod tests {
     use crate::Branch;
     use proptest::prelude::*;
 
+    /// One of many branches. The first one is that of the node that there always is.
     fn branch(n: u64) -> Branch {
         let from = n.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        Branch { from, to: !from }
+        let to = from.rotate_left(u32::BITS);
+        Branch { from, to }
     }
 
     fn round_trip(tasks: &[(usize, Vec<Branch>)]) -> Vec<u8> {

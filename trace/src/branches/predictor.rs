@@ -20,6 +20,8 @@ const MAX_CONFIDENCE: u32 = 63;
 
 /// Classes of predictions: levels of confidence.
 pub const CLASSES: usize = 13;
+/// The class of the highest confidence.
+pub const SUREST: usize = CLASSES - 1;
 
 /// The level of each confidence.
 const LEVEL: [u8; 64] = {
@@ -124,9 +126,15 @@ pub struct Prediction {
     pub class: usize,
 }
 
-#[inline]
+#[inline(always)]
 fn node_of(entry: u32) -> u32 {
     entry & (CONFIDENCE - 1)
+}
+
+/// Whether an entry predicts `node` with the highest confidence.
+#[inline(always)]
+pub fn is_surest(entry: u32, node: u32) -> bool {
+    entry == node | (MAX_CONFIDENCE * CONFIDENCE)
 }
 
 /// The prediction of an entry, if it has one.
