@@ -60,6 +60,14 @@ def workload(key, size):
     return traced(lambda work: found.command(work, size))
 
 
+def program(work, size):
+    """Returns a file with the first `size` bytes of a compiler."""
+    path = os.path.join(work, f"program-{size}")
+    with open(workloads.compiler(), "rb") as f, open(path, "wb") as part:
+        part.write(f.read(size))
+    return path
+
+
 def documentation(work, size):
     """Returns a file with `size` bytes of the text that people have written about the kernel."""
     path = os.path.join(work, f"documentation-{size}")
@@ -80,6 +88,7 @@ TRACES = [
         "gzip -9 of documentation",
         traced(lambda work: workloads.gzip(documentation(work, 800_000))),
     ),
+    ("gzip -9 of a program", traced(lambda work: workloads.gzip(program(work, 400_000)))),
     ("Python script", workload("python", 30)),
     ("cc1 -O2", workload("cc1", 2)),
     (

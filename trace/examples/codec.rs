@@ -6,6 +6,7 @@
 use std::io::{Cursor, Read};
 use std::time::Duration;
 
+use rustix::time::{ClockId, clock_gettime};
 use vbts_trace::{Branch, Error, Item, Reader, Run, Summary, Writer};
 
 /// Raw records that zstd compresses.
@@ -14,9 +15,8 @@ const RECORDS_SLOW: usize = 500_000;
 
 /// Time for which this thread has been on a processor.
 fn now() -> Result<Duration, Error> {
-    let status = std::fs::read_to_string("/proc/thread-self/schedstat")?;
-    let nanoseconds = status.split(' ').next().and_then(|time| time.parse().ok());
-    Ok(Duration::from_nanos(nanoseconds.ok_or(Error::Damaged)?))
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::try_from(time).map_err(|_| Error::Damaged)
 }
 
 fn main() -> Result<(), Error> {
