@@ -18,7 +18,7 @@ use crate::run::{Run, Summary};
 use crate::{Branch, Error};
 
 /// Branches that [`Reader::next_item`] gives out at once.
-const PIECE: u64 = 4096;
+const PIECE: usize = 4096;
 
 /// Tasks that a block can have branches of: it would need larger events than a writer makes.
 const MAX_CONTEXTS: usize = 1 << 21;
@@ -135,7 +135,7 @@ impl<R: Read + Seek> Reader<R> {
         };
         let mut skip = record - block.first;
         while skip > 0 {
-            match self.next_at_most(skip)? {
+            match self.next_at_most(usize::try_from(skip).unwrap_or(PIECE))? {
                 Some(Item::Branches { branches, .. }) => skip -= branches.len() as u64,
                 Some(Item::Event { .. }) => {}
                 None => break,
@@ -230,11 +230,12 @@ impl<R: Read + Seek> Reader<R> {
         BlockEvents::begin(read_kind(&mut self.input, kind::EVENTS)?, block.first)
     }
 
-    fn next_at_most(&mut self, most: u64) -> Result<Option<Item<'_>>, Error> {
-        self.branches.clear();
+    fn next_at_most(&mut self, most: usize) -> Result<Option<Item<'_>>, Error> {
         let mut branches = std::mem::take(&mut self.branches);
+        branches.resize(PIECE, Branch::default());
         let piece = loop {
-            match self.next_piece(most.min(PIECE), &mut branches, |_, branch| *branch) {
+            let (out, _) = branches.split_at_mut(most.min(PIECE));
+            match self.next_piece(out, |_, branch| *branch) {
                 Ok(Piece::End) if self.next_block < self.index.blocks.len() => {
                     self.begin_block(self.next_block)?;
                 }
@@ -243,8 +244,8 @@ impl<R: Read + Seek> Reader<R> {
         };
         self.branches = branches;
         Ok(match piece? {
-            Piece::Branches(task, _) => {
-                let branches = &self.branches;
+            Piece::Branches(task, count) => {
+                let branches = self.branches.get(..count).unwrap_or_default();
                 Some(Item::Branches { task, branches })
             }
             Piece::Event(task, event) => Some(Item::Event { task, event }),
@@ -268,26 +269,26 @@ impl<R: Read + Seek> Reader<R> {
         Ok(())
     }
 
-    /// Reads the next part of the block: an event, or at most `most` branches, of which it appends
-    /// to `out` what `of` makes of each.
+    /// Reads the next part of the block: an event, or branches. It fills the front of `out` with
+    /// what `of` makes of each branch.
     fn next_piece<T>(
         &mut self,
-        most: u64,
-        out: &mut Vec<T>,
+        out: &mut [T],
         of: impl Fn(u32, &Branch) -> T,
     ) -> Result<Piece, Error> {
         loop {
             let events = &mut self.events;
             let task = events.task;
             if events.ahead > 0 {
-                let count = events.ahead.min(most);
                 if self.contexts.len() >= MAX_CONTEXTS {
                     return Err(Error::Damaged);
                 }
+                let ahead = usize::try_from(events.ahead).unwrap_or(usize::MAX);
+                let (out, _) = out.split_at_mut(ahead.min(out.len()));
                 let context = self.contexts.entry(task).or_default();
-                self.decoder.take(count as usize, context, out, of)?;
-                events.ahead -= count;
-                return Ok(Piece::Branches(task, count as usize));
+                self.decoder.take(context, out, of)?;
+                events.ahead -= out.len() as u64;
+                return Ok(Piece::Branches(task, out.len()));
             }
             if !events.event_follows {
                 return Ok(Piece::End);

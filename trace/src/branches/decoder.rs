@@ -88,32 +88,30 @@ impl Decoder {
         &self.nodes.branches
     }
 
-    /// Appends what `of` makes of the next `count` branches and their numbers to `out`. They belong
-    /// to the task of `context`.
+    /// Fills `out` with what `of` makes of the next branches and their numbers. They belong to the
+    /// task of `context`.
     ///
     /// # Errors
     /// The encoded form is damaged. `out` may have some of them.
     pub fn take<T>(
         &mut self,
-        count: usize,
         context: &mut Context,
-        out: &mut Vec<T>,
+        out: &mut [T],
         of: impl Fn(u32, &Branch) -> T,
     ) -> Result<(), Error> {
         let mut at = *context;
-        for _ in 0..count {
-            let slots = self.nodes.slots.as_mut_slice();
-            let entry = entry(&at, slots).ok_or(Error::Damaged)?;
+        for out in out {
+            let entry = entry(&at, &mut self.nodes.slots).ok_or(Error::Damaged)?;
             let node = match prediction(*entry) {
                 Some(next) if self.runs[next.class] > 0 => {
-                    self.runs[next.class] -= 1;
                     confirm(entry);
+                    self.runs[next.class] -= 1;
                     next.node
                 }
-                _ => self.take_other(&at)?,
+                _ => self.take_other(at)?,
             };
             let branch = self.nodes.branches.get(node as usize);
-            out.push(of(node, branch.ok_or(Error::Damaged)?));
+            *out = of(node, branch.ok_or(Error::Damaged)?);
             at.advance(node);
         }
         *context = at;
@@ -122,8 +120,8 @@ impl Decoder {
 
     /// Decodes the node of a branch that no entry predicts, or whose prediction is wrong.
     #[inline(never)]
-    fn take_other(&mut self, context: &Context) -> Result<u32, Error> {
-        let prediction = self.nodes.predict(context);
+    fn take_other(&mut self, context: Context) -> Result<u32, Error> {
+        let prediction = self.nodes.predict(&context);
         let mut node = prediction.node;
         let run = &mut self.runs[prediction.class];
         if *run > 0 {
@@ -138,7 +136,7 @@ impl Decoder {
             (*run, *code) = symbols.next().unwrap_or(ENDLESS);
             node = self.correction(this, context.last, node)?;
         }
-        self.nodes.update(context, node);
+        self.nodes.update(&context, node);
         Ok(node)
     }
 

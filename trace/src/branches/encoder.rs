@@ -104,7 +104,7 @@ impl Encoder {
                 }
                 _ => {
                     self.runs[SUREST] = surest;
-                    self.push_other(node, &at);
+                    self.push_other(node, at);
                     surest = self.runs[SUREST];
                 }
             }
@@ -132,8 +132,8 @@ impl Encoder {
 
     /// Adds a branch that has no entry, or another one.
     #[inline(never)]
-    fn push_other(&mut self, node: u32, context: &Context) {
-        let prediction = self.nodes.predict(context);
+    fn push_other(&mut self, node: u32, context: Context) {
+        let prediction = self.nodes.predict(&context);
         if prediction.node == node {
             self.runs[prediction.class] += 1;
         } else {
@@ -143,7 +143,7 @@ impl Encoder {
             class.symbols.push(symbol(run, code, &mut class.bits));
             self.wrong += 1;
         }
-        self.nodes.update(context, node);
+        self.nodes.update(&context, node);
     }
 
     /// The code of a node that follows `last` and is not `predicted`.

@@ -35,15 +35,6 @@ pub enum Part {
     Event(u64, Event),
 }
 
-impl Batch {
-    /// Removes all.
-    pub fn clear(&mut self) {
-        self.new.clear();
-        self.numbers.clear();
-        self.parts.clear();
-    }
-}
-
 impl<R: Read + Seek> Reader<R> {
     /// Another reader of the same trace, which has an input of its own.
     pub fn with_input<S>(&self, input: S) -> Reader<S> {
@@ -99,30 +90,44 @@ impl<R: Read + Seek> Reader<R> {
         listed: usize,
         wanted: impl Fn(&Event) -> bool,
     ) -> Result<bool, Error> {
-        batch.clear();
-        let mut bytes = 0;
-        let mut goes_on = true;
-        while goes_on
-            && batch.numbers.len() < BRANCHES
-            && batch.parts.len() < PARTS
-            && bytes < BYTES
-        {
-            let room = (BRANCHES - batch.numbers.len()) as u64;
-            match self.next_piece(room, &mut batch.numbers, |number, _| number)? {
-                Piece::Branches(task, count) => batch.parts.push(Part::Branches(task, count)),
-                Piece::Event(task, event) if wanted(&event) => {
-                    bytes += event.size();
-                    batch.parts.push(Part::Event(task, event));
-                }
-                Piece::Event(..) => {}
-                Piece::End => goes_on = false,
-            }
-        }
+        batch.new.clear();
+        batch.parts.clear();
+        batch.numbers.resize(BRANCHES, 0);
+        let mut count = 0;
+        let goes_on = self.fill(batch, &mut count, wanted);
+        batch.numbers.truncate(count);
         // A block without branches has no list.
         if !batch.numbers.is_empty() {
             let new = self.decoder.branches().get(listed..).unwrap_or_default();
             batch.new.extend_from_slice(new);
         }
-        Ok(goes_on)
+        goes_on
+    }
+
+    /// Fills the parts of `batch`, and the front of its numbers with `count` branches. Returns
+    /// false at the end of the block.
+    fn fill(
+        &mut self,
+        batch: &mut Batch,
+        count: &mut usize,
+        wanted: impl Fn(&Event) -> bool,
+    ) -> Result<bool, Error> {
+        let mut bytes = 0;
+        while *count < BRANCHES && batch.parts.len() < PARTS && bytes < BYTES {
+            let (_, room) = batch.numbers.split_at_mut(*count);
+            match self.next_piece(room, |number, _| number)? {
+                Piece::Branches(task, more) => {
+                    *count += more;
+                    batch.parts.push(Part::Branches(task, more));
+                }
+                Piece::Event(task, event) if wanted(&event) => {
+                    bytes += event.size();
+                    batch.parts.push(Part::Event(task, event));
+                }
+                Piece::Event(..) => {}
+                Piece::End => return Ok(false),
+            }
+        }
+        Ok(true)
     }
 }
