@@ -1,20 +1,14 @@
 /*
- * With 6500 rounds, more than 70 000 taken branches: over a hundred times the 682 records of a
- * 16 KiB buffer. A generator of pseudo-random numbers decides which branches are taken, so that the
- * sequence does not repeat.
+ * More than 70 000 taken branches: over a hundred times the 682 records of a 16 KiB buffer. A
+ * generator of pseudo-random numbers decides which branches are taken, so that the sequence does
+ * not repeat.
  */
-
-#ifndef ROUNDS
-#define ROUNDS 6500
-/* The last number. */
-#define RESULT 0xafe20cdd
-#endif
 
 	.text
 	.globl _start
 	.type _start, @function
 _start:
-	mov	$ROUNDS, %ecx
+	mov	$6500, %ecx
 	mov	$12345, %eax
 again:
 	imul	$1664525, %eax, %eax
@@ -35,7 +29,7 @@ again:
 9:	call	other
 	jmp	8b
 done:
-	cmp	$RESULT, %eax
+	cmp	$0xafe20cdd, %eax
 	setne	%dil
 	movzbl	%dil, %edi
 	mov	$231, %eax			/* SYS_exit_group */

@@ -41,10 +41,6 @@ const SEGMENTS: u64 = 4;
 /// Number of segments of another task's buffer.
 const FURTHER_SEGMENTS: u64 = 2;
 
-/// Full segments of the first task after which its buffer grows: the stops have then taken about as
-/// long as it takes the kernel, and a host with little free memory, to make the larger one.
-const FULL_BEFORE_GROWTH: u32 = 160;
-
 /// Smallest buffer in bytes that the kernel accepts for its own branches: 4096 records.
 const MIN_KERNEL_BUFFER: u64 = 4096 * RECORD_SIZE as u64;
 
@@ -59,23 +55,12 @@ pub struct Buffer {
     segments: Option<Segments>,
     /// The part of [`BUFFERS_PART`] that it takes, in bytes.
     share: u64,
-    growth: Option<Growth>,
-}
-
-/// When segments become larger.
-#[derive(Debug)]
-struct Growth {
-    /// Size in bytes that they will have.
-    size: u64,
-    /// Number of segments that have been full.
-    full: u32,
 }
 
 impl Buffer {
-    /// The number of records that it can have at most.
+    /// The number of records that it can have.
     pub fn records(&self) -> u32 {
-        let size = self.growth.as_ref().map_or(self.size, |growth| growth.size);
-        let records = size.saturating_add(self.virtual_size) / RECORD_SIZE as u64;
+        let records = self.size.saturating_add(self.virtual_size) / RECORD_SIZE as u64;
         u32::try_from(records).unwrap_or(u32::MAX)
     }
 }
@@ -165,12 +150,7 @@ impl Recorder {
         if self.is_virtual {
             self.records = vec![0; usize::try_from(config.size).unwrap_or(usize::MAX)];
         }
-        let mut buffer = self.buffer(pid, config, 0)?;
-        let grown = self.trace.grown_buffer_size;
-        buffer.growth = grown
-            .filter(|size| *size > config.size && !self.is_virtual)
-            .map(|size| Growth { size, full: 0 });
-        Ok(buffer)
+        self.buffer(pid, config, 0)
     }
 
     /// Starts to record a further stopped task. Its buffer is the smaller, the more there are.
@@ -210,29 +190,7 @@ impl Recorder {
             virtual_size: if self.is_virtual { more } else { 0 },
             segments,
             share,
-            growth: None,
         })
-    }
-
-    /// Gives a stopped task, whose records have been sent, a larger buffer if it was often full.
-    fn grow(&mut self, port: &mut Port, pid: pid_t, buffer: &mut Buffer) -> Result<(), Failure> {
-        let is_due = |growth: &mut Growth| growth.full >= FULL_BEFORE_GROWTH;
-        let (Some(growth), Some(page_map), Some(segments)) = (
-            buffer.growth.take_if(is_due),
-            &self.page_map,
-            &mut buffer.segments,
-        ) else {
-            return Ok(());
-        };
-        // The kernel frees what the host may still read.
-        segments.finish(port)?;
-        // The kernel refuses a size beyond its limit, and the task keeps the buffer that it has.
-        let cut = false;
-        if let Ok(config) = self.configure_as(pid, growth.size, SEGMENTS, cut) {
-            *segments = Segments::map(pid, page_map, config.size, config.more)?;
-            buffer.size = config.size;
-        }
-        Ok(())
     }
 
     /// Makes the host read all records, so that the memory of all buffers can be freed.
@@ -254,10 +212,6 @@ impl Recorder {
 
     /// Makes the kernel record a task with a buffer of `size` bytes, or less if it must.
     fn configure(&self, pid: pid_t, size: u64, more: u64) -> io::Result<BtsConfig> {
-        self.configure_as(pid, size, more, true)
-    }
-
-    fn configure_as(&self, pid: pid_t, size: u64, more: u64, cut: bool) -> io::Result<BtsConfig> {
         let branches = match self.trace.scope {
             Scope::User => ptrace::BTS_O_TRACE,
             Scope::Kernel => ptrace::BTS_O_KERNEL,
@@ -276,7 +230,7 @@ impl Recorder {
             size,
             flags: branches
                 | ptrace::BTS_O_SIGNAL
-                | when(cut, ptrace::BTS_O_CUT_SIZE)
+                | ptrace::BTS_O_CUT_SIZE
                 | when(sched, ptrace::BTS_O_SCHED | ptrace::BTS_O_NSECS)
                 | buffer
                 | signal,
@@ -325,7 +279,7 @@ impl Recorder {
     ) -> Result<bool, Failure> {
         let drained = self.drain_as(port, source, buffer, maps, State::Stopped);
         match drained.and_then(|()| self.send_loss(port, source)) {
-            Ok(()) => self.grow(port, source.pid, buffer).map(|()| true),
+            Ok(()) => Ok(true),
             Err(failure) if failure.errno == libc::ESRCH.unsigned_abs() => Ok(false),
             Err(failure) => Err(failure),
         }
@@ -357,12 +311,6 @@ impl Recorder {
         let time = now();
         if let Some(segments) = &mut buffer.segments {
             let taken = segments.take(port, source.pid, state == State::Running)?;
-            let is_full = taken.records.saturating_mul(RECORD_SIZE) as u64 > buffer.size / 2;
-            if let Some(growth) = &mut buffer.growth
-                && is_full
-            {
-                growth.full += 1;
-            }
             if taken.records > 0 {
                 if let Some(maps) = maps {
                     send_maps(port, source.process, maps)?;

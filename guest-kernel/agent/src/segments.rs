@@ -105,7 +105,7 @@ impl Segments {
     }
 
     /// Makes the host read what it may still read, so that the memory can be freed.
-    pub fn finish(&self, port: &mut Port) -> Result<(), Failure> {
+    pub fn finish(self, port: &mut Port) -> Result<(), Failure> {
         match self.taken.back() {
             Some(&messages) => port.send(&ToHost::Reuse { messages }),
             None => Ok(()),

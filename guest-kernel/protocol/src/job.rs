@@ -146,9 +146,6 @@ pub enum Resource {
 pub struct Trace {
     /// Size of the kernel's trace buffer in bytes. The kernel reduces it to its limit.
     pub buffer_size: u64,
-    /// Size in bytes to which the buffer of the program's first task grows if it is often full.
-    #[serde(default)]
-    pub grown_buffer_size: Option<u64>,
     /// Whether to record when the task is scheduled and descheduled.
     pub sched: bool,
     /// The branches to record.

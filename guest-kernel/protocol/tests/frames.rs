@@ -68,7 +68,6 @@ fn job() -> Job {
         }),
         trace: Some(Trace {
             buffer_size: 1 << 20,
-            grown_buffer_size: Some(1 << 24),
             sched: true,
             scope: Scope::User,
             follow: Follow::Threads,
@@ -403,7 +402,6 @@ proptest! {
             uid,
             trace: Some(Trace {
                 buffer_size,
-                grown_buffer_size: None,
                 sched,
                 scope: Scope::All,
                 follow: Follow::None,

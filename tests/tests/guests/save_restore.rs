@@ -161,7 +161,6 @@ fn job() -> Job {
         streams: (0..=2).map(null).collect(),
         trace: Some(Trace {
             buffer_size: 4 << 20,
-            grown_buffer_size: None,
             sched: false,
             scope: Scope::User,
             follow: Follow::None,

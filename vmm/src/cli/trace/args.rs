@@ -150,10 +150,14 @@ pub struct TraceArgs {
     pub scope: ScopeArg,
     /// Size of the guest kernel's trace buffer of a task. The task waits while a full buffer is
     /// emptied. With the branches of the kernel, it moves the records inside a system call to a
-    /// quarter of the guest's memory [default: 4M, which grows to 8M for a program that fills it
-    /// often]
-    #[arg(long, value_name = "SIZE", help_heading = "Trace options")]
-    pub buffer: Option<Size>,
+    /// quarter of the guest's memory
+    #[arg(
+        long,
+        value_name = "SIZE",
+        default_value = "4M",
+        help_heading = "Trace options"
+    )]
+    pub buffer: Size,
     /// Also show when each task arrives on a processor and departs from it, in ns
     #[arg(long, help_heading = "Trace options")]
     pub sched: bool,
@@ -185,12 +189,6 @@ pub struct TraceArgs {
     )]
     pub program: Vec<OsString>,
 }
-
-/// Size in bytes of the buffer if the user has not chosen one.
-const BUFFER: u64 = 4 << 20;
-/// Size in bytes to which it grows. A larger one would make a thread that encodes or writes records
-/// wait for them.
-const GROWN_BUFFER: u64 = 8 << 20;
 
 impl TraceArgs {
     /// The format of the trace.
@@ -251,16 +249,6 @@ impl TraceArgs {
         }
     }
 
-    /// Size in bytes of the trace buffer of the guest's kernel.
-    pub fn buffer_size(&self) -> u64 {
-        self.buffer.map_or(BUFFER, |size| size.0)
-    }
-
-    /// Size in bytes to which the buffer of the program's first task grows, if it does.
-    pub fn grown_buffer_size(&self) -> Option<u64> {
-        self.buffer.is_none().then_some(GROWN_BUFFER)
-    }
-
     /// Refuses options that make a trace impossible.
     ///
     /// # Errors
@@ -285,10 +273,10 @@ impl TraceArgs {
         }
         self.filters.check(self.scope.into())?;
         let record = vbts_protocol::RECORD_SIZE as u64;
-        if let Some(size) = self.buffer
-            && size.0 < record
-        {
-            return Err(anyhow::anyhow!("--buffer {size}: a record takes {record} bytes").into());
+        if self.buffer.0 < record {
+            return Err(
+                anyhow::anyhow!("--buffer {}: a record takes {record} bytes", self.buffer).into(),
+            );
         }
         Ok(())
     }

@@ -161,8 +161,7 @@ pub fn job(
         ),
         terminal,
         trace: Some(Trace {
-            buffer_size: args.buffer_size(),
-            grown_buffer_size: args.grown_buffer_size(),
+            buffer_size: args.buffer.0,
             sched: args.sched,
             scope: args.scope.into(),
             follow: args.followed().into(),
@@ -246,7 +245,6 @@ mod tests {
         assert_eq!((job.epoch, job.wait_all), (Some(7), true));
         let trace = job.trace.unwrap();
         assert_eq!((trace.buffer_size, trace.sched), (65536, true));
-        assert_eq!(trace.grown_buffer_size, None);
         assert_eq!((trace.scope, trace.follow), (Scope::User, Follow::All));
         assert!(job.envp.iter().all(|entry| entry.0.contains(&b'=')));
 

@@ -262,8 +262,7 @@ fn merge_limit(args: &TraceArgs) -> usize {
         ScopeArg::User => 0,
         ScopeArg::Kernel | ScopeArg::All => memory / 2,
     };
-    let buffer = args.grown_buffer_size().unwrap_or(args.buffer_size());
-    let limit = memory / 4 + buffer + virtual_buffer + BETWEEN_SWEEPS;
+    let limit = memory / 4 + args.buffer.0 + virtual_buffer + BETWEEN_SWEEPS;
     usize::try_from(limit).unwrap_or(usize::MAX)
 }
 
