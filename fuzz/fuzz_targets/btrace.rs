@@ -76,12 +76,10 @@ fn read_blocks(reader: &mut Reader<Cursor<&[u8]>>) {
         let mut goes_on = reader.seek_block(number).is_ok();
         while goes_on && left > 0 {
             left -= 1;
+            // If the input is damaged, the batch has what is before.
             goes_on = reader
                 .next_batch(&mut batch, listed, |_| true)
-                .unwrap_or_else(|_| {
-                    batch.clear();
-                    false
-                });
+                .unwrap_or(false);
             listed += batch.new.len();
             let counts = batch.parts.iter().map(|part| match part {
                 Part::Branches(_, count) => *count,

@@ -83,7 +83,7 @@ impl<R: Read + Seek> Reader<R> {
     /// Returns false if this is the last batch.
     ///
     /// # Errors
-    /// The input is damaged.
+    /// The input is damaged. `batch` has what is before.
     pub fn next_batch(
         &mut self,
         batch: &mut Batch,
