@@ -90,8 +90,10 @@ mod tests {
             }
             let mut decoder = Decoder::default();
             let mut out = vec![Branch::default(); count];
-            if decoder.start(&bytes).is_ok() {
-                let _ = decoder.take(&mut Context::default(), &mut out, |_, branch| *branch);
+            if decoder.start(&bytes).is_ok()
+                && decoder.take(&mut Context::default(), &mut out, |_, branch| *branch).is_ok()
+            {
+                prop_assert!(out.iter().all(|branch| decoder.branches().contains(branch)));
             }
         }
     }
