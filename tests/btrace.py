@@ -111,51 +111,52 @@ class Class:
 class Branches:
     """The codec."""
 
-    LEVELS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 63)
-
     def __init__(self, data):
-        self.classes = [Class(stream(data), stream(data)) for _ in range(13)]
+        self.classes = [Class(stream(data), stream(data)) for _ in range(16)]
         self.named, self.new = Bytes(stream(data)), Bytes(stream(data))
         assert not data.left()
         self.nodes, self.tasks = [], {}
         self.add((0, 0))
 
     def add(self, branch):
-        self.nodes.append((branch, [(0, 0)] * 32, [0] * 6))
+        self.nodes.append((branch, [(0, 0)], [0] * 4))
         return len(self.nodes) - 1
 
     def next(self, task):
         last, path = self.tasks.get(task, (0, 0))
-        _, entries, recent = self.nodes[last]
-        entry, confidence = entries[path >> 27]
-        node = entry if confidence else recent[0]
-        predictions = self.classes[sum(level <= confidence for level in self.LEVELS)]
-        if predictions.run is None:
-            pass
-        elif predictions.run > 0:
-            predictions.run -= 1
+        _, entries, _ = self.nodes[last]
+        at = path >> 27 if len(entries) > 1 else 0
+        node, confidence = entries[at]
+        predictions = self.classes[confidence]
+        if predictions.run is None or predictions.run > 0:
+            entries[at] = node, min(confidence + 1, 15)
+            if predictions.run:
+                predictions.run -= 1
         else:
-            node = self.correct(predictions.code, last, node)
+            predicted = node
+            node = self.correct(predictions.code, last, predicted)
             predictions.next()
-        if entry == node:
-            confidence = min(confidence + 1, 63)
-        elif confidence < 2:
-            entry, confidence = node, 1
-        else:
-            confidence //= 2
-        entries[path >> 27] = entry, confidence
-        self.tasks[task] = node, (path * 128 + last * 0x9E3779B1) % (1 << 32)
+            if len(entries) == 1 and confidence > 0:
+                at = path >> 27
+                entries[:] = [(predicted, 1)] * 32
+                entries[at] = node, 1
+            elif confidence < 2:
+                entries[at] = node, 1
+            else:
+                entries[at] = predicted, (confidence + 1) // 2
+        self.tasks[task] = node, (path * 32 + last * 0x9E3779B1) % (1 << 32)
         return self.nodes[node][0]
 
     def correct(self, code, last, predicted):
         (_, target), _, recent = self.nodes[last]
-        if code <= 5:
+        if code <= 3:
             place = [at for at, node in enumerate(recent) if node != predicted][code]
             recent[0], recent[place] = recent[place], recent[0]
             return recent[0]
-        if code == 6:
+        if code == 4:
             node = self.named.number()
         else:
+            assert code == 5
             source = (target + self.new.signed()) & MASK
             node = self.add((source, (source + self.new.signed()) & MASK))
         recent.insert(0, node)
@@ -235,7 +236,7 @@ def describe(kind, time, fields):
 def main():
     with open(sys.argv[1], "rb") as file:
         data = file.read()
-    assert data.startswith(MAGIC + struct.pack("<I", 2))
+    assert data.startswith(MAGIC + struct.pack("<I", 3))
     kind, run, at = chunk(data, 12)
     assert kind == RUN
     processors = json.loads(run.data).get("streams") == "processors"

@@ -21,7 +21,7 @@ const MAX_BATCHES: usize = 300;
 /// A file with the chunks of `input`: for each its kind, whether it claims to be compressed, its
 /// size before the compression if so, the number of its bytes, and these.
 fn chunks(input: &mut Input<'_>, has_end: bool) -> Vec<u8> {
-    let mut file = b"\x93BTRC\r\n\0\x02\0\0\0".to_vec();
+    let mut file = b"\x93BTRC\r\n\0\x03\0\0\0".to_vec();
     let mut last = file.len();
     while !input.is_empty() {
         let (kind, compression) = (input.u8(), input.u8() & 1);

@@ -1,6 +1,8 @@
 //! Decodes branches.
 
-use super::predictor::{CLASSES, Context, MAX_NODES, Nodes, confirm, entry, position, prediction};
+use super::predictor::{
+    CLASSES, Context, MAX_NODES, Nodes, class_of, confirmed, node_of, position,
+};
 use super::streams::{self, KNOWN, NEW, Symbols};
 use crate::chunk::MAX_PLAIN;
 use crate::varint::Cursor;
@@ -40,7 +42,7 @@ pub struct Decoder {
     runs: Box<[u32; CLASSES]>,
     /// For each class: the code of what follows there.
     codes: Box<[u8; CLASSES]>,
-    classes: Vec<Symbols>,
+    classes: [Symbols; CLASSES],
     named: Stream,
     new: Stream,
 }
@@ -51,7 +53,7 @@ impl Default for Decoder {
             nodes: Nodes::default(),
             runs: Box::new([0; CLASSES]),
             codes: Box::new([0; CLASSES]),
-            classes: Vec::new(),
+            classes: Default::default(),
             named: Stream::default(),
             new: Stream::default(),
         }
@@ -72,11 +74,9 @@ impl Decoder {
             limit -= stream.len();
             Ok::<_, Error>(stream)
         };
-        self.classes.clear();
-        for (run, code) in self.runs.iter_mut().zip(self.codes.iter_mut()) {
-            let mut symbols = Symbols::new(stream()?, stream()?);
-            (*run, *code) = symbols.next().unwrap_or(ENDLESS);
-            self.classes.push(symbols);
+        for (class, symbols) in self.classes.iter_mut().enumerate() {
+            *symbols = Symbols::new(stream()?, stream()?);
+            (self.runs[class], self.codes[class]) = symbols.next().unwrap_or(ENDLESS);
         }
         self.named = Stream::new(stream()?);
         self.new = Stream::new(stream()?);
@@ -101,14 +101,15 @@ impl Decoder {
     ) -> Result<(), Error> {
         let mut at = *context;
         for out in out {
-            let entry = entry(&at, &mut self.nodes.slots).ok_or(Error::Damaged)?;
-            let node = match prediction(*entry) {
-                Some(next) if self.runs[next.class] > 0 => {
-                    confirm(entry);
-                    self.runs[next.class] -= 1;
-                    next.node
-                }
-                _ => self.take_other(at)?,
+            let entry = self.nodes.entry(&at).ok_or(Error::Damaged)?;
+            let prediction = *entry;
+            let run = &mut self.runs[class_of(prediction)];
+            let node = if *run > 0 {
+                *run -= 1;
+                *entry = confirmed(prediction);
+                node_of(prediction)
+            } else {
+                self.take_other(at, prediction)?
             };
             let branch = self.nodes.branches.get(node as usize);
             *out = of(node, branch.ok_or(Error::Damaged)?);
@@ -118,25 +119,14 @@ impl Decoder {
         Ok(())
     }
 
-    /// Decodes the node of a branch that no entry predicts, or whose prediction is wrong.
+    /// Decodes the node of a branch that is not the predicted one.
     #[inline(never)]
-    fn take_other(&mut self, context: Context) -> Result<u32, Error> {
-        let prediction = self.nodes.predict(&context);
-        let mut node = prediction.node;
-        let run = &mut self.runs[prediction.class];
-        if *run > 0 {
-            *run -= 1;
-        } else {
-            let code = &mut self.codes[prediction.class];
-            let this = *code;
-            let symbols = self
-                .classes
-                .get_mut(prediction.class)
-                .ok_or(Error::Damaged)?;
-            (*run, *code) = symbols.next().unwrap_or(ENDLESS);
-            node = self.correction(this, context.last, node)?;
-        }
-        self.nodes.update(&context, node);
+    fn take_other(&mut self, context: Context, prediction: u32) -> Result<u32, Error> {
+        let class = class_of(prediction);
+        let code = self.codes[class];
+        (self.runs[class], self.codes[class]) = self.classes[class].next().unwrap_or(ENDLESS);
+        let node = self.correction(code, context.last, node_of(prediction))?;
+        self.nodes.correct_entry(&context, node);
         Ok(node)
     }
 

@@ -3,8 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use super::predictor::{
-    CLASSES, Context, MAX_NODES, Nodes, RECENT, SUREST, confirm, entry, is_surest, position,
-    prediction,
+    CLASSES, Context, MAX_NODES, Nodes, RECENT, class_of, confirmed, node_of, position,
 };
 use super::streams::{self, Bits, KNOWN, NEW, symbol};
 use crate::{Branch, Error, varint};
@@ -85,8 +84,6 @@ impl Encoder {
     /// Adds branches of the task of `context`.
     pub fn push(&mut self, branches: &[Branch], context: &mut Context) {
         let mut at = *context;
-        // Most predictions are of this class: its run stays in a register of the host.
-        let mut surest = self.runs[SUREST];
         for branch in branches {
             // The host finds the nodes of several branches at once, because none of them depends
             // on a prediction.
@@ -95,22 +92,16 @@ impl Encoder {
             if self.nodes.branches.get(node as usize) != Some(branch) {
                 node = self.look_up(branch, place, at.last);
             }
-            let entry = entry(&at, &mut self.nodes.slots);
-            match entry.map(|entry| (prediction(*entry), entry)) {
-                Some((_, entry)) if is_surest(*entry, node) => surest += 1,
-                Some((Some(next), entry)) if next.node == node => {
-                    self.runs[next.class] += 1;
-                    confirm(entry);
+            match self.nodes.entry(&at) {
+                Some(entry) if node_of(*entry) == node => {
+                    self.runs[class_of(*entry)] += 1;
+                    *entry = confirmed(*entry);
                 }
-                _ => {
-                    self.runs[SUREST] = surest;
-                    self.push_other(node, at);
-                    surest = self.runs[SUREST];
-                }
+                Some(&mut prediction) => self.push_other(node, at, prediction),
+                None => {}
             }
             at.advance(node);
         }
-        self.runs[SUREST] = surest;
         self.count += branches.len() as u64;
         *context = at;
     }
@@ -130,20 +121,16 @@ impl Encoder {
         node
     }
 
-    /// Adds a branch that has no entry, or another one.
+    /// Adds a branch that is not the predicted one.
     #[inline(never)]
-    fn push_other(&mut self, node: u32, context: Context) {
-        let prediction = self.nodes.predict(&context);
-        if prediction.node == node {
-            self.runs[prediction.class] += 1;
-        } else {
-            let code = self.correct(node, context.last, prediction.node);
-            let run = std::mem::take(&mut self.runs[prediction.class]);
-            let class = &mut self.classes[prediction.class];
-            class.symbols.push(symbol(run, code, &mut class.bits));
-            self.wrong += 1;
-        }
-        self.nodes.update(&context, node);
+    fn push_other(&mut self, node: u32, context: Context, prediction: u32) {
+        let code = self.correct(node, context.last, node_of(prediction));
+        let class = class_of(prediction);
+        let run = std::mem::take(&mut self.runs[class]);
+        let class = &mut self.classes[class];
+        class.symbols.push(symbol(run, code, &mut class.bits));
+        self.wrong += 1;
+        self.nodes.correct_entry(&context, node);
     }
 
     /// The code of a node that follows `last` and is not `predicted`.

@@ -1,8 +1,11 @@
 //! The prediction of the next branch, which the encoder and the decoder make alike.
 //!
-//! Each branch has [`SLOTS`] entries for what follows it. The branches before it select the entry.
-//! The critical path of a prediction is one load, whose address is known from the node: the slot
-//! does not depend on the last branch.
+//! After most branches the same one always follows: one entry is enough to predict that. A branch
+//! that others have followed, too, has [`SLOTS`] entries, and the branches before it select one of
+//! them. The critical path of a prediction is one load, whose address is known from the node: the
+//! slot does not depend on the last branch, and the host predicts how many entries there are.
+
+use std::hint::select_unpredictable;
 
 use crate::Branch;
 
@@ -10,41 +13,26 @@ use crate::Branch;
 pub const MAX_NODES: usize = 1 << NODE_BITS;
 const NODE_BITS: u32 = 18;
 /// Last corrections that a node keeps.
-pub const RECENT: usize = 6;
-/// Entries of a node.
+pub const RECENT: usize = 4;
+/// Entries of a node that different ones have followed.
 pub const SLOTS: usize = 32;
 
 /// The confidence in an entry is above its node.
 const CONFIDENCE: u32 = 1 << NODE_BITS;
-const MAX_CONFIDENCE: u32 = 63;
+const MAX_CONFIDENCE: u32 = 15;
 
-/// Classes of predictions: levels of confidence.
-pub const CLASSES: usize = 13;
-/// The class of the highest confidence.
-pub const SUREST: usize = CLASSES - 1;
+/// Classes of predictions: one for each confidence. Nothing is expected from an entry of class 0.
+pub const CLASSES: usize = MAX_CONFIDENCE as usize + 1;
 
-/// The level of each confidence.
-const LEVEL: [u8; 64] = {
-    let mut levels = [0; 64];
-    let starts = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 63];
-    let mut confidence = 0;
-    while confidence < 64 {
-        let mut level = 0;
-        while level < starts.len() && confidence >= starts[level] {
-            level += 1;
-        }
-        levels[confidence] = level as u8;
-        confidence += 1;
-    }
-    levels
-};
+/// In the place of the single entry of a node that has [`SLOTS`] of them.
+const MANY: u32 = u32::MAX;
 
 /// The last branches of one task.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Context {
     /// The node of the last branch.
     pub last: u32,
-    /// A hash of about four branches before it.
+    /// A hash of about six branches before it.
     path: u32,
 }
 
@@ -56,7 +44,7 @@ impl Context {
         let last = self.last.wrapping_mul(0x9E37_79B1);
         *self = Self {
             last: node,
-            path: (self.path << 7).wrapping_add(last),
+            path: (self.path << 5).wrapping_add(last),
         };
     }
 
@@ -71,8 +59,10 @@ impl Context {
 pub struct Nodes {
     /// The branches.
     pub branches: Vec<Branch>,
-    /// For each, what follows it.
-    pub slots: Vec<[u32; SLOTS]>,
+    /// For each, the entry for what follows it, or [`MANY`].
+    single: Vec<u32>,
+    /// For each, the entries for what follows it, if there are many.
+    slots: Vec<[u32; SLOTS]>,
     /// For each, what has followed when another was predicted, the last one mostly first.
     pub recent: Vec<[u32; RECENT]>,
 }
@@ -90,6 +80,7 @@ impl Nodes {
     /// Forgets all but the first one.
     pub fn clear(&mut self) {
         self.branches.clear();
+        self.single.clear();
         self.slots.clear();
         self.recent.clear();
         self.push(Branch::default());
@@ -98,6 +89,7 @@ impl Nodes {
     /// Adds a branch, and returns its index.
     pub fn push(&mut self, branch: Branch) -> u32 {
         self.branches.push(branch);
+        self.single.push(0);
         self.slots.push([0; SLOTS]);
         self.recent.push([0; RECENT]);
         self.branches.len() as u32 - 1
@@ -117,85 +109,63 @@ impl Nodes {
     }
 }
 
-/// A prediction.
-#[derive(Debug, Clone, Copy)]
-pub struct Prediction {
-    /// The node that is expected.
-    pub node: u32,
-    /// How sure that is, of [`CLASSES`].
-    pub class: usize,
-}
-
+/// The node that an entry predicts.
 #[inline(always)]
-fn node_of(entry: u32) -> u32 {
+pub fn node_of(entry: u32) -> u32 {
     entry & (CONFIDENCE - 1)
 }
 
-/// Whether an entry predicts `node` with the highest confidence.
+/// The class of an entry's prediction.
 #[inline(always)]
-pub fn is_surest(entry: u32, node: u32) -> bool {
-    entry == node | (MAX_CONFIDENCE * CONFIDENCE)
+pub fn class_of(entry: u32) -> usize {
+    ((entry / CONFIDENCE) & MAX_CONFIDENCE) as usize
 }
 
-/// The prediction of an entry, if it has one.
+/// What an entry becomes when its prediction is right.
 #[inline(always)]
-pub fn prediction(entry: u32) -> Option<Prediction> {
-    let confidence = (entry / CONFIDENCE) & MAX_CONFIDENCE;
-    (entry > 0).then(|| Prediction {
-        node: node_of(entry),
-        class: usize::from(LEVEL[confidence as usize]),
-    })
+pub fn confirmed(entry: u32) -> u32 {
+    let more = entry / CONFIDENCE < MAX_CONFIDENCE;
+    entry + if more { CONFIDENCE } else { 0 }
 }
 
-/// What an entry becomes when `node` follows.
-#[inline]
-fn updated(entry: u32, node: u32) -> u32 {
+/// What an entry becomes when `node` follows, which it does not predict.
+#[inline(always)]
+fn corrected(entry: u32, node: u32) -> u32 {
     let confidence = entry / CONFIDENCE;
-    let same = node_of(entry) == node;
-    let (node, confidence) = if !same && confidence < 2 {
-        (node, 1)
-    } else if same {
-        (node, (confidence + 1).min(MAX_CONFIDENCE))
-    } else {
-        (node_of(entry), confidence / 2)
-    };
-    node | (confidence * CONFIDENCE)
-}
-
-/// The entry that predicts what follows.
-#[inline(always)]
-pub fn entry<'a>(context: &Context, slots: &'a mut [[u32; SLOTS]]) -> Option<&'a mut u32> {
-    let slots = slots.get_mut(context.last as usize)?;
-    Some(&mut slots[context.slot()])
-}
-
-/// Takes that the prediction of an entry was right.
-#[inline(always)]
-pub fn confirm(entry: &mut u32) {
-    *entry += if *entry / CONFIDENCE < MAX_CONFIDENCE {
-        CONFIDENCE
-    } else {
-        0
-    };
+    let doubted = node_of(entry) | (confidence.div_ceil(2) * CONFIDENCE);
+    // A branch here would be mispredicted by the host.
+    select_unpredictable(confidence < 2, node | CONFIDENCE, doubted)
 }
 
 impl Nodes {
-    /// Predicts what follows.
-    pub fn predict(&self, context: &Context) -> Prediction {
-        let slots = self.slots.get(context.last as usize);
-        let entry = slots.map_or(0, |slots| slots[context.slot()]);
-        prediction(entry).unwrap_or_else(|| {
-            let recent = self.recent.get(context.last as usize);
-            let node = recent.map_or(0, |recent| recent[0]);
-            Prediction { node, class: 0 }
-        })
+    /// The entry that predicts what follows.
+    #[inline(always)]
+    pub fn entry(&mut self, context: &Context) -> Option<&mut u32> {
+        let last = context.last as usize;
+        let single = self.single.get_mut(last)?;
+        if *single != MANY {
+            return Some(single);
+        }
+        Some(&mut self.slots.get_mut(last)?[context.slot()])
     }
 
-    /// Takes what has followed.
-    pub fn update(&mut self, context: &Context, node: u32) {
-        if let Some(slots) = self.slots.get_mut(context.last as usize) {
-            let entry = &mut slots[context.slot()];
-            *entry = updated(*entry, node);
+    /// Takes that `node` has followed, which was not predicted.
+    #[inline(always)]
+    pub fn correct_entry(&mut self, context: &Context, node: u32) {
+        let last = context.last as usize;
+        let (Some(single), Some(slots)) = (self.single.get_mut(last), self.slots.get_mut(last))
+        else {
+            return;
+        };
+        let entry = &mut slots[context.slot()];
+        if *single == MANY {
+            *entry = corrected(*entry, node);
+        } else if class_of(*single) == 0 {
+            *single = node | CONFIDENCE;
+        } else {
+            *slots = [node_of(*single) | CONFIDENCE; SLOTS];
+            slots[context.slot()] = node | CONFIDENCE;
+            *single = MANY;
         }
     }
 }
