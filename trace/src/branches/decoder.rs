@@ -109,7 +109,7 @@ impl Decoder {
                 *entry = confirmed(prediction);
                 node_of(prediction)
             } else {
-                self.take_other(at, prediction)?
+                self.take_other(at, prediction).ok_or(Error::Damaged)?
             };
             let branch = self.nodes.branches.get(node as usize);
             *out = of(node, branch.ok_or(Error::Damaged)?);
@@ -119,52 +119,46 @@ impl Decoder {
         Ok(())
     }
 
-    /// Decodes the node of a branch that is not the predicted one.
+    /// Decodes the node of a branch that is not the predicted one. Returns `None` if the encoded
+    /// form is damaged.
     #[inline(never)]
-    fn take_other(&mut self, context: Context, prediction: u32) -> Result<u32, Error> {
+    fn take_other(&mut self, context: Context, prediction: u32) -> Option<u32> {
         let class = class_of(prediction);
         let code = self.codes[class];
         (self.runs[class], self.codes[class]) = self.classes[class].next().unwrap_or(ENDLESS);
-        let node = self.correction(code, context.last, node_of(prediction))?;
+        let node = if code < KNOWN {
+            let recent = self.nodes.recent.get_mut(context.last as usize)?;
+            let code = usize::from(code);
+            // The prediction has no code.
+            let skipped = position(recent, node_of(prediction)) <= code;
+            let at = code + usize::from(skipped);
+            let node = *recent.get(at)?;
+            recent.swap(0, at);
+            node
+        } else {
+            self.named_or_new(code, context.last)?
+        };
         self.nodes.correct_entry(&context, node);
-        Ok(node)
+        Some(node)
     }
 
-    /// Decodes the node of a branch that follows `last` and is not `predicted`.
-    fn correction(&mut self, code: u8, last: u32, predicted: u32) -> Result<u32, Error> {
-        let recent = self
-            .nodes
-            .recent
-            .get_mut(last as usize)
-            .ok_or(Error::Damaged)?;
-        if code < KNOWN {
-            // The prediction has no code.
-            let code = usize::from(code);
-            let skipped = position(recent, predicted) <= code;
-            let at = code + usize::from(skipped);
-            let node = *recent.get(at).ok_or(Error::Damaged)?;
-            recent.swap(0, at);
-            return Ok(node);
-        }
+    /// Decodes the node of a branch that is not among the last corrections of `last`.
+    #[inline(never)]
+    fn named_or_new(&mut self, code: u8, last: u32) -> Option<u32> {
         let node = match code {
-            KNOWN => self.named.read(Cursor::word)?,
+            KNOWN => self.named.read(Cursor::word).ok()?,
             NEW if self.nodes.len() < MAX_NODES => {
-                let before = self
-                    .nodes
-                    .branches
-                    .get(last as usize)
-                    .ok_or(Error::Damaged)?
-                    .to;
-                let from = before.wrapping_add_signed(self.new.read(Cursor::signed)?);
-                let to = from.wrapping_add_signed(self.new.read(Cursor::signed)?);
+                let before = self.nodes.branches.get(last as usize)?.to;
+                let from = before.wrapping_add_signed(self.new.read(Cursor::signed).ok()?);
+                let to = from.wrapping_add_signed(self.new.read(Cursor::signed).ok()?);
                 self.nodes.push(Branch { from, to })
             }
-            _ => return Err(Error::Damaged),
+            _ => return None,
         };
         if node as usize >= self.nodes.len() {
-            return Err(Error::Damaged);
+            return None;
         }
         self.nodes.correct(last, node);
-        Ok(node)
+        Some(node)
     }
 }
