@@ -20,10 +20,10 @@ use crate::exit::Failure;
 const STDOUT: &str = "standard output";
 const STDERR: &str = "standard error";
 
-/// Number of bytes of a created file that stay in the page cache for its next reader. Later bytes
-/// do not stay: a trace fills gigabytes in seconds, and finding memory for them takes longer than
-/// writing them.
-const CACHED: u64 = 64 << 20;
+/// Number of bytes of a created file that stay in the page cache for its next reader. The host
+/// writes them to the disk later, which takes no time of the trace. Later bytes do not stay: a
+/// trace fills gigabytes in seconds, and finding memory for them takes longer than writing them.
+const CACHED: u64 = 1 << 30;
 /// Flag of `pwritev2(2)` since Linux 6.14: the kernel writes the data back at once, and then drops
 /// it from the page cache.
 const UNCACHED: ReadWriteFlags = ReadWriteFlags::from_bits_retain(libc::RWF_DONTCACHE as u32);

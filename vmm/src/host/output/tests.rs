@@ -54,16 +54,20 @@ fn a_large_file_is_written_whole_with_and_without_the_page_cache() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("output");
     let memory = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-    let spared = Output::create(&path).unwrap();
+    let to_cache = 4 << 20;
+    let spared = Output {
+        to_cache,
+        ..Output::create(&path).unwrap()
+    };
     let whole = File::open(&path).unwrap();
     let in_memory = File::from(memory);
     let cached = Output {
-        to_cache: CACHED,
+        to_cache,
         ..Output::new(in_memory.try_clone().unwrap(), "memory")
     };
     for (mut out, mut file) in [(spared, whole), (cached, in_memory)] {
         let mut expected = Vec::new();
-        for n in 0..=CACHED / (1 << 20) {
+        for n in 0..=2 * to_cache / (1 << 20) {
             // The pieces differ, and their length is not a multiple of the page size.
             let piece = vec![n as u8; (1 << 20) + 24];
             out.write(&piece).unwrap();
