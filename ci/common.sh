@@ -32,12 +32,13 @@ stage_times() {
 }
 die() { printf '%s: %s\n' "$(basename "$0")" "$*" >&2; exit 1; }
 
-# apt ARGUMENT...: runs apt-get as root.
+# apt ARGUMENT...: runs apt-get as root. It waits for dpkg's lock, but not for that of the package
+# lists, which a script beside this one may have.
 apt() {
 	local as_root=()
 	[ "$(id -u)" -eq 0 ] || as_root=(sudo)
 	"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive DEBCONF_NOWARNINGS=yes \
-		apt-get -o DPkg::Lock::Timeout=300 -qq "$@"
+		flock --close --timeout 600 /var/lib/apt/lists apt-get -o DPkg::Lock::Timeout=300 -qq "$@"
 }
 
 # update_lists: fetches apt's package lists, once for a script and the scripts that it calls.
