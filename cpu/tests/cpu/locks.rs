@@ -166,9 +166,13 @@ fn time_to_add(la: u64, processors: u8) -> Duration {
 #[test]
 fn a_lock_across_cache_lines_takes_no_lock_of_the_hosts() {
     for processors in [1, 2] {
-        let aligned = time_to_add(DATA, processors);
-        let split = time_to_add(DATA + 60, processors);
-        println!("{processors}: {aligned:?}, across cache lines {split:?}");
-        assert!(split < 8 * aligned, "{split:?} instead of {aligned:?}");
+        // Other programs of the host can slow down all runs of a round.
+        let no_lock = (0..10).any(|_| {
+            let aligned = time_to_add(DATA, processors);
+            let split = time_to_add(DATA + 60, processors);
+            println!("{processors}: {aligned:?}, across cache lines {split:?}");
+            split < 8 * aligned
+        });
+        assert!(no_lock, "{processors}");
     }
 }
