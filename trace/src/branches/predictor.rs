@@ -15,7 +15,7 @@ const NODE_BITS: u32 = 18;
 /// Last corrections that a node keeps.
 pub const RECENT: usize = 4;
 /// Entries of a node that different ones have followed.
-pub const SLOTS: usize = 32;
+const SLOTS: usize = 32;
 
 /// The confidence in an entry is above its node.
 const CONFIDENCE: u32 = 1 << NODE_BITS;
