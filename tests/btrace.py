@@ -91,51 +91,47 @@ def stream(data):
     return stored
 
 
-class Class:
-    """A class of predictions."""
-
-    def __init__(self, symbols, bits):
-        self.symbols, self.bits = Bytes(symbols), Bits(bits)
-        self.next()
-
-    def next(self):
-        self.run, self.code = None, None
-        if self.symbols.left():
-            (symbol,) = self.symbols.take(1)
-            self.run, self.code = symbol >> 3, symbol & 7
-            if self.run >= 7:
-                count = self.run - 7
-                self.run = (1 << count) + 6 + self.bits.take(count)
-
-
 class Branches:
     """The codec."""
 
     def __init__(self, data):
-        self.classes = [Class(stream(data), stream(data)) for _ in range(16)]
-        self.named, self.new = Bytes(stream(data)), Bytes(stream(data))
+        self.symbols = [Bytes(stream(data)) for _ in range(32)]
+        self.bits = Bits(stream(data))
+        low, middle, high = (stream(data) for _ in range(3))
+        self.indices = zip(low, middle, high, strict=True)
+        self.new = Bytes(stream(data))
         assert not data.left()
         self.nodes, self.tasks = [], {}
         self.add((0, 0))
+        self.next_symbol(0)
 
     def add(self, branch):
         self.nodes.append((branch, [(0, 0)], [0] * 4))
         return len(self.nodes) - 1
+
+    def next_symbol(self, last):
+        self.run, self.code = None, None
+        symbols = self.symbols[last % 32]
+        if symbols.left():
+            (symbol,) = symbols.take(1)
+            self.run, self.code = symbol >> 3, symbol & 7
+            if self.run >= 10:
+                count = self.run - 10
+                self.run = (1 << count) + 9 + self.bits.take(count)
 
     def next(self, task):
         last, path = self.tasks.get(task, (0, 0))
         _, entries, _ = self.nodes[last]
         at = path >> 27 if len(entries) > 1 else 0
         node, confidence = entries[at]
-        predictions = self.classes[confidence]
-        if predictions.run is None or predictions.run > 0:
-            entries[at] = node, min(confidence + 1, 15)
-            if predictions.run:
-                predictions.run -= 1
+        if self.run is None or self.run > 0:
+            entries[at] = node, min(confidence + 1, 7)
+            if self.run:
+                self.run -= 1
         else:
             predicted = node
-            node = self.correct(predictions.code, last, predicted)
-            predictions.next()
+            node = self.correct(last, predicted)
+            self.next_symbol(last)
             if len(entries) == 1 and confidence > 0:
                 at = path >> 27
                 entries[:] = [(predicted, 1)] * 32
@@ -143,24 +139,25 @@ class Branches:
             elif confidence < 2:
                 entries[at] = node, 1
             else:
-                entries[at] = predicted, (confidence + 1) // 2
-        self.tasks[task] = node, (path * 32 + last * 0x9E3779B1) % (1 << 32)
+                entries[at] = predicted, confidence - 1
+        self.tasks[task] = node, (path * 64 + last * 0x9E3779B1) % (1 << 32)
         return self.nodes[node][0]
 
-    def correct(self, code, last, predicted):
-        (_, target), _, recent = self.nodes[last]
-        if code <= 3:
-            place = [at for at, node in enumerate(recent) if node != predicted][code]
-            recent[0], recent[place] = recent[place], recent[0]
-            return recent[0]
-        if code == 4:
-            node = self.named.number()
+    def correct(self, last, predicted):
+        (_, target), _, corrections = self.nodes[last]
+        if self.code <= 3:
+            skipped = predicted in corrections[: self.code + 1]
+            node = corrections.pop(self.code + skipped)
         else:
-            assert code == 5
-            source = (target + self.new.signed()) & MASK
-            node = self.add((source, (source + self.new.signed()) & MASK))
-        recent.insert(0, node)
-        recent.pop()
+            corrections.pop()
+            if self.code == 4:
+                low, middle, high = next(self.indices)
+                node = low | middle << 8 | high << 16
+            else:
+                assert self.code == 5
+                source = (target + self.new.signed()) & MASK
+                node = self.add((source, (source + self.new.signed()) & MASK))
+        corrections.insert(0, node)
         return node
 
 
@@ -236,7 +233,7 @@ def describe(kind, time, fields):
 def main():
     with open(sys.argv[1], "rb") as file:
         data = file.read()
-    assert data.startswith(MAGIC + struct.pack("<I", 3))
+    assert data.startswith(MAGIC + struct.pack("<I", 4))
     kind, run, at = chunk(data, 12)
     assert kind == RUN
     processors = json.loads(run.data).get("streams") == "processors"

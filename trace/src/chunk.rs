@@ -10,7 +10,7 @@ use crate::Error;
 /// shows that the file is no text, and the last two show a change of line ends.
 pub const MAGIC: [u8; 8] = *b"\x93BTRC\r\n\0";
 /// Version of the format.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// What a complete file ends with, after the offset of its index (64 bits, little-endian).
 pub const END_MAGIC: [u8; 8] = *b"BTRCend\n";
 /// Size of the end of a complete file in bytes.

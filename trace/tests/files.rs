@@ -371,7 +371,7 @@ fn another_version_is_named() {
     let mut file = write(&[], true);
     file[8] = 9;
     let error = Reader::new(Cursor::new(&file[..])).unwrap_err();
-    assert!(matches!(error, Error::Version(9, 3)), "{error}");
+    assert!(matches!(error, Error::Version(9, 4)), "{error}");
 }
 
 #[test]

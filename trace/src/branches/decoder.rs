@@ -1,9 +1,10 @@
 //! Decodes branches.
 
-use super::predictor::{
-    CLASSES, Context, MAX_NODES, Nodes, class_of, confirmed, node_of, position,
-};
-use super::streams::{self, KNOWN, NEW, Symbols};
+use std::vec::IntoIter;
+
+use super::corrections::KEPT;
+use super::predictor::{Context, MAX_NODES, Nodes, confirmed, node_of};
+use super::streams::{self, INDEX_BYTES, KNOWN, NEW, Symbols, stream_after};
 use crate::chunk::MAX_PLAIN;
 use crate::varint::Cursor;
 use crate::{Branch, Error};
@@ -35,29 +36,16 @@ impl Stream {
 }
 
 /// Decodes branches.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Decoder {
     nodes: Nodes,
-    /// For each class: correct predictions before the next wrong one.
-    runs: Box<[u32; CLASSES]>,
-    /// For each class: the code of what follows there.
-    codes: Box<[u8; CLASSES]>,
-    classes: [Symbols; CLASSES],
-    named: Stream,
+    /// Right predictions before the next wrong one.
+    run: u32,
+    /// The code of what follows there.
+    code: u8,
+    symbols: Symbols,
+    named: IntoIter<u32>,
     new: Stream,
-}
-
-impl Default for Decoder {
-    fn default() -> Self {
-        Self {
-            nodes: Nodes::default(),
-            runs: Box::new([0; CLASSES]),
-            codes: Box::new([0; CLASSES]),
-            classes: Default::default(),
-            named: Stream::default(),
-            new: Stream::default(),
-        }
-    }
 }
 
 impl Decoder {
@@ -74,12 +62,14 @@ impl Decoder {
             limit -= stream.len();
             Ok::<_, Error>(stream)
         };
-        for (class, symbols) in self.classes.iter_mut().enumerate() {
-            *symbols = Symbols::new(stream()?, stream()?);
-            (self.runs[class], self.codes[class]) = symbols.next().unwrap_or(ENDLESS);
+        let mut symbols = <[IntoIter<u8>; _]>::default();
+        for symbols in &mut symbols {
+            *symbols = stream()?.into_iter();
         }
-        self.named = Stream::new(stream()?);
+        self.symbols = Symbols::new(symbols, stream()?);
+        self.named = indices([stream()?, stream()?, stream()?])?.into_iter();
         self.new = Stream::new(stream()?);
+        (self.run, self.code) = self.symbols.next(0).unwrap_or(ENDLESS);
         Ok(())
     }
 
@@ -100,65 +90,81 @@ impl Decoder {
         of: impl Fn(u32, &Branch) -> T,
     ) -> Result<(), Error> {
         let mut at = *context;
+        let mut run = self.run;
         for out in out {
             let entry = self.nodes.entry(&at).ok_or(Error::Damaged)?;
             let prediction = *entry;
-            let run = &mut self.runs[class_of(prediction)];
-            let node = if *run > 0 {
-                *run -= 1;
+            let node = if run > 0 {
+                run -= 1;
                 *entry = confirmed(prediction);
                 node_of(prediction)
             } else {
-                self.take_other(at, prediction).ok_or(Error::Damaged)?
+                let node = self.take_other(&at, node_of(prediction));
+                run = self.run;
+                node.ok_or(Error::Damaged)?
             };
             let branch = self.nodes.branches.get(node as usize);
             *out = of(node, branch.ok_or(Error::Damaged)?);
             at.advance(node);
         }
+        self.run = run;
         *context = at;
         Ok(())
     }
 
     /// Decodes the node of a branch that is not the predicted one. Returns `None` if the encoded
     /// form is damaged.
-    #[inline(never)]
-    fn take_other(&mut self, context: Context, prediction: u32) -> Option<u32> {
-        let class = class_of(prediction);
-        let code = self.codes[class];
-        (self.runs[class], self.codes[class]) = self.classes[class].next().unwrap_or(ENDLESS);
+    #[inline(always)]
+    fn take_other(&mut self, context: &Context, predicted: u32) -> Option<u32> {
+        let code = self.code;
+        // What is read for the next wrong prediction does not depend on this one: the host knows
+        // early how many right ones follow.
+        let next = self.symbols.next(stream_after(context.last));
+        (self.run, self.code) = next.unwrap_or(ENDLESS);
         let node = if code < KNOWN {
-            let recent = self.nodes.recent.get_mut(context.last as usize)?;
-            let code = usize::from(code);
-            // The prediction has no code.
-            let skipped = position(recent, node_of(prediction)) <= code;
-            let at = code + usize::from(skipped);
-            let node = *recent.get(at)?;
-            recent.swap(0, at);
-            node
+            let corrections = self.nodes.corrections.get_mut(context.last as usize)?;
+            corrections.decode(code, predicted)?
         } else {
-            self.named_or_new(code, context.last)?
+            let node = self.named_or_new(code, context.last)?;
+            let corrections = self.nodes.corrections.get_mut(context.last as usize)?;
+            corrections.insert(node, KEPT);
+            node
         };
-        self.nodes.correct_entry(&context, node);
+        self.nodes.correct_entry(context, node);
         Some(node)
     }
 
     /// Decodes the node of a branch that is not among the last corrections of `last`.
-    #[inline(never)]
+    #[inline(always)]
     fn named_or_new(&mut self, code: u8, last: u32) -> Option<u32> {
-        let node = match code {
-            KNOWN => self.named.read(Cursor::word).ok()?,
-            NEW if self.nodes.len() < MAX_NODES => {
-                let before = self.nodes.branches.get(last as usize)?.to;
-                let from = before.wrapping_add_signed(self.new.read(Cursor::signed).ok()?);
-                let to = from.wrapping_add_signed(self.new.read(Cursor::signed).ok()?);
-                self.nodes.push(Branch { from, to })
-            }
-            _ => return None,
-        };
-        if node as usize >= self.nodes.len() {
+        if code == KNOWN {
+            let node = self.named.next()?;
+            return ((node as usize) < self.nodes.len()).then_some(node);
+        }
+        self.take_new(code, last)
+    }
+
+    /// Decodes a new branch, and returns its node.
+    #[cold]
+    #[inline(never)]
+    fn take_new(&mut self, code: u8, last: u32) -> Option<u32> {
+        if code != NEW || self.nodes.len() >= MAX_NODES {
             return None;
         }
-        self.nodes.correct(last, node);
-        Some(node)
+        let before = self.nodes.branches.get(last as usize)?.to;
+        let from = before.wrapping_add_signed(self.new.read(Cursor::signed).ok()?);
+        let to = from.wrapping_add_signed(self.new.read(Cursor::signed).ok()?);
+        Some(self.nodes.push(Branch { from, to }))
     }
+}
+
+/// The indices whose bytes the streams have.
+fn indices(streams: [Vec<u8>; INDEX_BYTES]) -> Result<Vec<u32>, Error> {
+    let [low, middle, high] = streams;
+    if low.len() != middle.len() || low.len() != high.len() {
+        return Err(Error::Damaged);
+    }
+    let all = low.into_iter().zip(middle).zip(high);
+    let index = |((low, middle), high)| u32::from_le_bytes([low, middle, high, 0]);
+    Ok(all.map(index).collect())
 }

@@ -2,18 +2,9 @@
 
 use rustc_hash::FxHashMap;
 
-use super::predictor::{
-    CLASSES, Context, MAX_NODES, Nodes, RECENT, class_of, confirmed, node_of, position,
-};
-use super::streams::{self, Bits, KNOWN, NEW, symbol};
+use super::predictor::{Context, MAX_NODES, Nodes, confirmed, node_of};
+use super::streams::{self, Bits, KNOWN, NEW, STREAMS, stream_after, symbol};
 use crate::{Branch, Error, varint};
-
-/// The stream of a class: a symbol for each wrong prediction, and the bits of long runs.
-#[derive(Debug, Clone, Default)]
-struct Class {
-    symbols: Vec<u8>,
-    bits: Bits,
-}
 
 /// Number of places.
 const PLACES: usize = 1 << 15;
@@ -37,12 +28,15 @@ pub struct Encoder {
     fresh: Option<u32>,
     /// Branches so far.
     count: u64,
-    /// For each class: correct predictions since the last wrong one.
-    runs: Box<[u32; CLASSES]>,
-    classes: Vec<Class>,
-    /// Number of wrong predictions.
-    wrong: usize,
-    named: Vec<u8>,
+    /// Right predictions since the last wrong one.
+    run: u32,
+    /// The stream of the next symbol.
+    stream: usize,
+    /// A symbol for each wrong prediction.
+    symbols: [Vec<u8>; STREAMS],
+    /// The bits of long runs.
+    bits: Bits,
+    named: Vec<u32>,
     new: Vec<u8>,
 }
 
@@ -54,9 +48,10 @@ impl Default for Encoder {
             places: Box::new([0; PLACES]),
             fresh: None,
             count: 0,
-            runs: Box::new([0; CLASSES]),
-            classes: vec![Class::default(); CLASSES],
-            wrong: 0,
+            run: 0,
+            stream: 0,
+            symbols: [const { Vec::new() }; STREAMS],
+            bits: Bits::default(),
             named: Vec::new(),
             new: Vec::new(),
         };
@@ -73,7 +68,8 @@ impl Encoder {
 
     /// Bytes of the encoded form so far, about.
     pub fn len(&self) -> usize {
-        self.wrong + self.named.len() + self.new.len()
+        let symbols: usize = self.symbols.iter().map(Vec::len).sum();
+        symbols + 2 * self.named.len() + self.new.len()
     }
 
     /// Whether `more` branches may be too many for the tables.
@@ -92,13 +88,15 @@ impl Encoder {
             if self.nodes.branches.get(node as usize) != Some(branch) {
                 node = self.look_up(branch, place, at.last);
             }
-            match self.nodes.entry(&at) {
-                Some(entry) if node_of(*entry) == node => {
-                    self.runs[class_of(*entry)] += 1;
-                    *entry = confirmed(*entry);
-                }
-                Some(&mut prediction) => self.push_other(node, at, prediction),
-                None => {}
+            let Some(entry) = self.nodes.entry(&at) else {
+                break;
+            };
+            let prediction = *entry;
+            if node_of(prediction) == node {
+                *entry = confirmed(prediction);
+                self.run += 1;
+            } else {
+                self.push_other(node, &at, node_of(prediction));
             }
             at.advance(node);
         }
@@ -123,32 +121,21 @@ impl Encoder {
 
     /// Adds a branch that is not the predicted one.
     #[inline(never)]
-    fn push_other(&mut self, node: u32, context: Context, prediction: u32) {
-        let code = self.correct(node, context.last, node_of(prediction));
-        let class = class_of(prediction);
-        let run = std::mem::take(&mut self.runs[class]);
-        let class = &mut self.classes[class];
-        class.symbols.push(symbol(run, code, &mut class.bits));
-        self.wrong += 1;
-        self.nodes.correct_entry(&context, node);
-    }
-
-    /// The code of a node that follows `last` and is not `predicted`.
-    fn correct(&mut self, node: u32, last: u32, predicted: u32) -> u8 {
-        let recent = &mut self.nodes.recent[last as usize];
-        let at = position(recent, node);
-        if at < RECENT {
-            // The prediction has no code.
-            let skipped = position(recent, predicted) < at;
-            recent.swap(0, at);
-            return (at - usize::from(skipped)) as u8;
-        }
-        self.nodes.correct(last, node);
-        if self.fresh.take() == Some(node) {
-            return NEW;
-        }
-        varint::push(&mut self.named, node.into());
-        KNOWN
+    fn push_other(&mut self, node: u32, context: &Context, predicted: u32) {
+        let corrections = &mut self.nodes.corrections[context.last as usize];
+        let code = corrections.encode(node, predicted);
+        let code = code.unwrap_or_else(|| {
+            if self.fresh == Some(node) {
+                self.fresh = None;
+                return NEW;
+            }
+            self.named.push(node);
+            KNOWN
+        });
+        let run = std::mem::take(&mut self.run);
+        self.symbols[self.stream].push(symbol(run, code, &mut self.bits));
+        self.stream = stream_after(context.last);
+        self.nodes.correct_entry(context, node);
     }
 
     /// Appends the encoded form to `out`, and starts again.
@@ -160,11 +147,18 @@ impl Encoder {
         out: &mut Vec<u8>,
         compressor: &mut zstd::bulk::Compressor<'_>,
     ) -> Result<(), Error> {
-        for class in &mut self.classes {
-            streams::push(out, &class.symbols, compressor)?;
-            streams::push(out, class.bits.finish(), compressor)?;
+        for symbols in &self.symbols {
+            streams::push(out, symbols, compressor)?;
         }
-        streams::push(out, &self.named, compressor)?;
+        streams::push(out, self.bits.finish(), compressor)?;
+        for byte in 0..streams::INDEX_BYTES {
+            let bytes: Vec<u8> = self
+                .named
+                .iter()
+                .map(|node| node.to_le_bytes()[byte])
+                .collect();
+            streams::push(out, &bytes, compressor)?;
+        }
         streams::push(out, &self.new, compressor)?;
         self.clear();
         Ok(())
@@ -175,12 +169,11 @@ impl Encoder {
         self.known.clear();
         self.known.insert(Branch::default(), 0);
         self.places.fill(0);
-        (self.count, self.wrong) = (0, 0);
-        self.runs.fill(0);
-        for class in &mut self.classes {
-            class.symbols.clear();
-            class.bits.clear();
+        (self.count, self.run, self.stream) = (0, 0, 0);
+        for symbols in &mut self.symbols {
+            symbols.clear();
         }
+        self.bits.clear();
         self.named.clear();
         self.new.clear();
     }

@@ -1,16 +1,18 @@
 //! The codec of branches: a sequence of branches as the corrections of a prediction.
 //!
 //! A program takes few different branches, and after some of them mostly the same one follows. The
-//! encoder and the decoder build the same tables ([`predictor`]), which predict the next branch,
-//! and how sure that is: the class of the prediction. The encoded form has, for each class, how
-//! many predictions are right before a wrong one, and what follows there instead.
+//! encoder and the decoder build the same tables ([`predictor`]), which predict the next branch.
+//! The encoded form has how many predictions are right before a wrong one, and what follows there
+//! instead.
 //!
 //! | module | contents |
 //! |---|---|
-//! | `predictor` | the prediction, and its class |
-//! | `encoder`, `decoder` | branches to the streams of the classes, and back |
+//! | `predictor` | the prediction |
+//! | `corrections` | what has followed a branch when another was predicted |
+//! | `encoder`, `decoder` | branches to streams, and back |
 //! | `streams` | symbols, bits and bytes |
 
+mod corrections;
 mod decoder;
 mod encoder;
 mod predictor;

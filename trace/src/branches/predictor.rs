@@ -7,22 +7,18 @@
 
 use std::hint::select_unpredictable;
 
+use super::corrections::Corrections;
 use crate::Branch;
 
 /// Nodes that there can be. Entries have room for the index of one.
 pub const MAX_NODES: usize = 1 << NODE_BITS;
 const NODE_BITS: u32 = 18;
-/// Last corrections that a node keeps.
-pub const RECENT: usize = 4;
 /// Entries of a node that different ones have followed.
 const SLOTS: usize = 32;
 
-/// The confidence in an entry is above its node.
+/// The confidence in an entry is above its node. It counts right predictions, minus wrong ones.
 const CONFIDENCE: u32 = 1 << NODE_BITS;
-const MAX_CONFIDENCE: u32 = 15;
-
-/// Classes of predictions: one for each confidence. Nothing is expected from an entry of class 0.
-pub const CLASSES: usize = MAX_CONFIDENCE as usize + 1;
+const MAX_CONFIDENCE: u32 = 7;
 
 /// In the place of the single entry of a node that has [`SLOTS`] of them.
 const MANY: u32 = u32::MAX;
@@ -32,7 +28,7 @@ const MANY: u32 = u32::MAX;
 pub struct Context {
     /// The node of the last branch.
     pub last: u32,
-    /// A hash of about six branches before it.
+    /// A hash of about five branches before it.
     path: u32,
 }
 
@@ -44,7 +40,7 @@ impl Context {
         let last = self.last.wrapping_mul(0x9E37_79B1);
         *self = Self {
             last: node,
-            path: (self.path << 5).wrapping_add(last),
+            path: (self.path << 6).wrapping_add(last),
         };
     }
 
@@ -63,62 +59,14 @@ pub struct Nodes {
     single: Vec<u32>,
     /// For each, the entries for what follows it, if there are many.
     slots: Vec<[u32; SLOTS]>,
-    /// For each, what has followed when another was predicted, the last one mostly first.
-    pub recent: Vec<[u32; RECENT]>,
-}
-
-/// The first position of `node` among the last corrections, or [`RECENT`]. There is no branch that
-/// the host could mispredict.
-#[inline]
-pub fn position(recent: &[u32; RECENT], node: u32) -> usize {
-    let equal = |at: usize| u32::from(recent[at] == node) << at;
-    let all = (0..RECENT).fold(1 << RECENT, |all, at| all | equal(at));
-    all.trailing_zeros() as usize
-}
-
-impl Nodes {
-    /// Forgets all but the first one.
-    pub fn clear(&mut self) {
-        self.branches.clear();
-        self.single.clear();
-        self.slots.clear();
-        self.recent.clear();
-        self.push(Branch::default());
-    }
-
-    /// Adds a branch, and returns its index.
-    pub fn push(&mut self, branch: Branch) -> u32 {
-        self.branches.push(branch);
-        self.single.push(0);
-        self.slots.push([0; SLOTS]);
-        self.recent.push([0; RECENT]);
-        self.branches.len() as u32 - 1
-    }
-
-    /// Puts `node` in front of what has followed `last`.
-    pub fn correct(&mut self, last: u32, node: u32) {
-        if let Some(recent) = self.recent.get_mut(last as usize) {
-            recent.copy_within(..RECENT - 1, 1);
-            recent[0] = node;
-        }
-    }
-
-    /// Number of branches.
-    pub fn len(&self) -> usize {
-        self.branches.len()
-    }
+    /// For each, what has followed when another was predicted.
+    pub corrections: Vec<Corrections>,
 }
 
 /// The node that an entry predicts.
 #[inline(always)]
 pub fn node_of(entry: u32) -> u32 {
     entry & (CONFIDENCE - 1)
-}
-
-/// The class of an entry's prediction.
-#[inline(always)]
-pub fn class_of(entry: u32) -> usize {
-    ((entry / CONFIDENCE) & MAX_CONFIDENCE) as usize
 }
 
 /// What an entry becomes when its prediction is right.
@@ -131,13 +79,35 @@ pub fn confirmed(entry: u32) -> u32 {
 /// What an entry becomes when `node` follows, which it does not predict.
 #[inline(always)]
 fn corrected(entry: u32, node: u32) -> u32 {
-    let confidence = entry / CONFIDENCE;
-    let doubted = node_of(entry) | (confidence.div_ceil(2) * CONFIDENCE);
     // A branch here would be mispredicted by the host.
-    select_unpredictable(confidence < 2, node | CONFIDENCE, doubted)
+    let doubted = entry.wrapping_sub(CONFIDENCE);
+    select_unpredictable(entry < 2 * CONFIDENCE, node | CONFIDENCE, doubted)
 }
 
 impl Nodes {
+    /// Forgets all but the first one.
+    pub fn clear(&mut self) {
+        self.branches.clear();
+        self.single.clear();
+        self.slots.clear();
+        self.corrections.clear();
+        self.push(Branch::default());
+    }
+
+    /// Adds a branch, and returns its index.
+    pub fn push(&mut self, branch: Branch) -> u32 {
+        self.branches.push(branch);
+        self.single.push(0);
+        self.slots.push([0; SLOTS]);
+        self.corrections.push(Corrections::default());
+        self.branches.len() as u32 - 1
+    }
+
+    /// Number of branches.
+    pub fn len(&self) -> usize {
+        self.branches.len()
+    }
+
     /// The entry that predicts what follows.
     #[inline(always)]
     pub fn entry(&mut self, context: &Context) -> Option<&mut u32> {
@@ -160,7 +130,7 @@ impl Nodes {
         let entry = &mut slots[context.slot()];
         if *single == MANY {
             *entry = corrected(*entry, node);
-        } else if class_of(*single) == 0 {
+        } else if *single < CONFIDENCE {
             *single = node | CONFIDENCE;
         } else {
             *slots = [node_of(*single) | CONFIDENCE; SLOTS];

@@ -1,19 +1,33 @@
 //! The streams of an encoded form.
 
-use super::predictor::RECENT;
+use std::vec::IntoIter;
+
+use super::corrections::KEPT;
 use crate::varint::{self, Cursor};
 use crate::{Error, chunk};
 
 /// The branch is the one whose index follows. Smaller codes are positions among the last
 /// corrections.
-pub const KNOWN: u8 = RECENT as u8;
+pub const KNOWN: u8 = KEPT as u8;
 /// The branch is new.
 pub const NEW: u8 = KNOWN + 1;
+
+/// Bytes of the index of a branch. Each has a stream of its own.
+pub const INDEX_BYTES: usize = 3;
 
 /// Bits of a symbol that have the code.
 const CODE_BITS: u32 = 3;
 /// Runs of this length have a symbol for each length. Longer ones have one for each power of two.
-const SHORT_RUNS: u32 = 7;
+const SHORT_RUNS: u32 = 10;
+
+/// Streams of symbols. How long a run is depends on where it begins.
+pub const STREAMS: usize = 32;
+
+/// The stream of the symbol after a correction of the node `last`.
+#[inline]
+pub fn stream_after(last: u32) -> usize {
+    last as usize % STREAMS
+}
 
 /// Bytes of a stream for which a frame of its own pays.
 const MIN_FRAME: usize = 1 << 10;
@@ -69,11 +83,10 @@ pub fn symbol(run: u32, code: u8, bits: &mut Bits) -> u8 {
     (length << CODE_BITS) as u8 | code
 }
 
-/// The symbols of a class, and their bits.
+/// The symbols of all streams, and their bits.
 #[derive(Debug, Default)]
 pub struct Symbols {
-    symbols: Vec<u8>,
-    at: usize,
+    streams: [IntoIter<u8>; STREAMS],
     bits: Vec<u8>,
     /// Bits that were read.
     bit: usize,
@@ -81,36 +94,38 @@ pub struct Symbols {
 
 impl Symbols {
     /// Symbols with their bits.
-    pub fn new(symbols: Vec<u8>, mut bits: Vec<u8>) -> Self {
+    pub fn new(streams: [IntoIter<u8>; STREAMS], mut bits: Vec<u8>) -> Self {
         // Bits are read from eight bytes at once.
         bits.extend([0; 8]);
         Self {
-            symbols,
+            streams,
             bits,
-            at: 0,
             bit: 0,
         }
     }
 
-    /// The next run and code, if there is one.
+    /// The next run and code of a stream, if there is one.
     #[inline]
-    pub fn next(&mut self) -> Option<(u32, u8)> {
-        let symbol = *self.symbols.get(self.at)?;
-        self.at += 1;
-        let (length, code) = (
-            u32::from(symbol >> CODE_BITS),
-            symbol & ((1 << CODE_BITS) - 1),
-        );
-        let count = length.saturating_sub(SHORT_RUNS);
-        let window = self.bits.get(self.bit / 8..).and_then(<[u8]>::first_chunk);
-        let bits = u64::from_le_bytes(*window.unwrap_or(&[0; 8])) >> (self.bit % 8);
-        self.bit += count as usize;
-        let least = if length < SHORT_RUNS {
+    pub fn next(&mut self, stream: usize) -> Option<(u32, u8)> {
+        let symbol = self.streams[stream].next()?;
+        let length = u32::from(symbol >> CODE_BITS);
+        let run = if length < SHORT_RUNS {
             length
         } else {
-            (1 << count) + SHORT_RUNS - 1
+            self.long_run(length - SHORT_RUNS)
         };
-        Some((least + (bits as u32 & ((1 << count) - 1)), code))
+        Some((run, symbol & ((1 << CODE_BITS) - 1)))
+    }
+
+    /// The run whose length has `count` bits.
+    #[inline]
+    fn long_run(&mut self, count: u32) -> u32 {
+        let window = self.bits.get(self.bit / 8..self.bit / 8 + 8);
+        let window = window.and_then(<[u8]>::first_chunk);
+        let bits = u64::from_le_bytes(*window.unwrap_or(&[0; 8])) >> (self.bit % 8);
+        self.bit += count as usize;
+        let above = (1 << count) + (bits as u32 & ((1 << count) - 1));
+        above + SHORT_RUNS - 1
     }
 }
 
@@ -153,17 +168,23 @@ mod tests {
     proptest! {
         #[test]
         fn runs_make_a_round_trip(
-            runs in prop::collection::vec((0..1_u32 << 25, 0..25_u32, 0..=NEW), 0..100)
+            runs in prop::collection::vec((0..1_u32 << 22, 0..22_u32, 0..=NEW), 0..100)
         ) {
             let shift = |(run, bits, code)| (run >> bits, code);
             let runs: Vec<_> = runs.into_iter().map(shift).collect();
             let mut bits = Bits::default();
-            let symbols = runs.iter().map(|(run, code)| symbol(*run, *code, &mut bits)).collect();
-            let mut symbols = Symbols::new(symbols, bits.finish().to_vec());
-            for run in runs {
-                prop_assert_eq!(symbols.next(), Some(run));
+            let mut streams = [const { Vec::new() }; STREAMS];
+            for (at, (run, code)) in runs.iter().enumerate() {
+                streams[at % STREAMS].push(symbol(*run, *code, &mut bits));
             }
-            prop_assert_eq!(symbols.next(), None);
+            let streams = streams.map(Vec::into_iter);
+            let mut symbols = Symbols::new(streams, bits.finish().to_vec());
+            for (at, run) in runs.into_iter().enumerate() {
+                prop_assert_eq!(symbols.next(at % STREAMS), Some(run));
+            }
+            for stream in 0..STREAMS {
+                prop_assert_eq!(symbols.next(stream), None);
+            }
         }
     }
 }
