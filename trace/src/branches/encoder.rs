@@ -120,7 +120,7 @@ impl Encoder {
     }
 
     /// Adds a branch that is not the predicted one.
-    #[inline(never)]
+    #[inline(always)]
     fn push_other(&mut self, node: u32, context: &Context, predicted: u32) {
         let corrections = &mut self.nodes.corrections[context.last as usize];
         let code = corrections.encode(node, predicted);
