@@ -30,8 +30,8 @@ pub struct Encoder {
     count: u64,
     /// Right predictions since the last wrong one.
     run: u32,
-    /// The stream of the next symbol.
-    stream: usize,
+    /// The branch before the last wrong prediction.
+    corrected: u32,
     /// A symbol for each wrong prediction.
     symbols: [Vec<u8>; STREAMS],
     /// The bits of long runs.
@@ -49,7 +49,7 @@ impl Default for Encoder {
             fresh: None,
             count: 0,
             run: 0,
-            stream: 0,
+            corrected: 0,
             symbols: [const { Vec::new() }; STREAMS],
             bits: Bits::default(),
             named: Vec::new(),
@@ -133,8 +133,9 @@ impl Encoder {
             KNOWN
         });
         let run = std::mem::take(&mut self.run);
-        self.symbols[self.stream].push(symbol(run, code, &mut self.bits));
-        self.stream = stream_after(context.last);
+        let symbols = &mut self.symbols[stream_after(self.corrected)];
+        symbols.push(symbol(run, code, &mut self.bits));
+        self.corrected = context.last;
         self.nodes.correct_entry(context, node);
     }
 
@@ -169,7 +170,7 @@ impl Encoder {
         self.known.clear();
         self.known.insert(Branch::default(), 0);
         self.places.fill(0);
-        (self.count, self.run, self.stream) = (0, 0, 0);
+        (self.count, self.run, self.corrected) = (0, 0, 0);
         for symbols in &mut self.symbols {
             symbols.clear();
         }
