@@ -65,3 +65,42 @@ impl Corrections {
         self.0 = (behind & self.0) | (!behind & moved);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// A list without lanes gives the same codes.
+        #[test]
+        fn codes_are_places_in_a_list(
+            steps in prop::collection::vec((0..7_u32, 0..7_u32), 0..100)
+        ) {
+            let (mut encoder, mut decoder) = (Corrections::default(), Corrections::default());
+            let mut list = vec![0; KEPT];
+            for (node, predicted) in steps.into_iter().filter(|(node, other)| node != other) {
+                let place = list.iter().position(|other| *other == node);
+                let code = place.map(|place| {
+                    let skipped = list[..place].contains(&predicted);
+                    list.remove(place);
+                    (place - usize::from(skipped)) as u8
+                });
+                list.insert(0, node);
+                list.truncate(KEPT);
+                prop_assert_eq!(encoder.encode(node, predicted), code);
+                match code {
+                    Some(code) => prop_assert_eq!(decoder.decode(code, predicted), Some(node)),
+                    None => decoder.insert(node, KEPT),
+                }
+                prop_assert_eq!(decoder.0, encoder.0);
+            }
+        }
+    }
+
+    #[test]
+    fn a_code_of_no_place_is_refused() {
+        assert_eq!(Corrections::default().decode(3, 0), None);
+        assert_eq!(Corrections::default().decode(3, 1), Some(0));
+    }
+}
