@@ -1,5 +1,6 @@
 //! Measures the codec on a raw trace: `codec FILE [RECORDS]`, in which each record has 24 bytes.
-//! The fastest pass counts: the first one also gets memory from the system. Beside it, zstd compresses raw records.
+//! The fastest pass counts: the first one also gets memory from the system. Beside it, zstd
+//! compresses raw records.
 
 #![allow(clippy::print_stdout, reason = "it is a program")]
 
