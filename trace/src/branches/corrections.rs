@@ -7,8 +7,8 @@ use wide::{CmpEq, i32x4};
 /// Corrections that are kept.
 pub const KEPT: usize = 4;
 
-/// The nodes of the last corrections, the last one first. The host mispredicts a branch here at
-/// every second correction, thus there are none.
+/// The nodes of the last corrections, the last one first. They are handled without branches,
+/// because the host would mispredict about half of these.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Corrections(i32x4);
 
@@ -40,8 +40,8 @@ impl Corrections {
         (at < KEPT).then_some((at - usize::from(skipped)) as u8)
     }
 
-    /// The node with a code, which was not `predicted`. Moves it to the front. Returns `None` if
-    /// no node has the code.
+    /// The node with a code below [`KEPT`], which was not `predicted`. Moves it to the front.
+    /// Returns `None` if no node has the code.
     #[inline(always)]
     pub fn decode(&mut self, code: u8, predicted: u32) -> Option<u32> {
         let code = usize::from(code);
