@@ -11,10 +11,9 @@ use crate::event::{self, Event};
 use crate::run::{Run, Summary};
 use crate::{Branch, Error, varint};
 
-/// Branches after which a block ends. Each block begins with an empty graph, so that a reader can
-/// begin there.
-const BLOCK: u64 = 4 << 20;
-/// Bytes of encoded branches, or of events, after which a block ends.
+/// Bytes of encoded branches, or of events, after which a block ends. It also ends when the encoder
+/// is full, after about 4 million branches. Each block begins with empty tables, so that a reader
+/// can begin there.
 const BLOCK_BYTES: usize = 8 << 20;
 /// Branches between two looks at the size of the block.
 const PIECE: usize = 4096;
@@ -88,10 +87,7 @@ impl<W: Write> Writer<W> {
     /// The output fails.
     pub fn branches(&mut self, task: u64, branches: &[Branch]) -> Result<(), Error> {
         for piece in branches.chunks(PIECE) {
-            if self.encoder.count() >= BLOCK
-                || self.encoder.len() >= BLOCK_BYTES
-                || self.encoder.is_full(piece.len())
-            {
+            if self.encoder.len() >= BLOCK_BYTES || self.encoder.is_full(piece.len()) {
                 self.flush()?;
             }
             self.select(task);

@@ -412,3 +412,24 @@ fn an_index_that_contradicts_itself_is_not_used() {
     reader.seek(3).unwrap();
     assert_eq!(rest(&mut reader).unwrap(), things[3..]);
 }
+
+/// The longest run of right predictions ends in the block in which it began.
+#[test]
+fn a_run_is_not_longer_than_a_symbol_can_say() {
+    let mut branches = vec![branch(1); 4_198_000];
+    branches.push(branch(2));
+    let mut writer = Writer::new(Vec::new(), &run()).unwrap();
+    let (first, rest) = branches.split_at(4095);
+    writer.branches(0, first).unwrap();
+    writer.branches(0, rest).unwrap();
+    writer.finish(&Summary::default()).unwrap();
+    let file = std::mem::take(writer.output());
+    let mut reader = Reader::new(Cursor::new(&file[..])).unwrap();
+    let mut left = &branches[..];
+    while let Some(item) = reader.next_item().unwrap() {
+        if let Item::Branches { branches, .. } = item {
+            left = left.strip_prefix(branches).unwrap();
+        }
+    }
+    assert_eq!(left, []);
+}

@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use super::predictor::{Context, MAX_NODES, Nodes, confirmed, node_of};
-use super::streams::{self, Bits, KNOWN, NEW, STREAMS, stream_after, symbol};
+use super::streams::{self, Bits, KNOWN, MAX_RUN, NEW, STREAMS, stream_after, symbol};
 use crate::{Branch, Error, varint};
 
 /// Number of places.
@@ -72,9 +72,9 @@ impl Encoder {
         symbols + 2 * self.named.len() + self.new.len()
     }
 
-    /// Whether `more` branches may be too many for the tables.
+    /// Whether `more` branches may be too many for the tables, or for a run.
     pub fn is_full(&self, more: usize) -> bool {
-        self.nodes.len() + more > MAX_NODES
+        self.nodes.len() + more > MAX_NODES || self.count + more as u64 > MAX_RUN
     }
 
     /// Adds branches of the task of `context`.

@@ -19,6 +19,10 @@ pub const INDEX_BYTES: usize = 3;
 const CODE_BITS: u32 = 3;
 /// Runs of this length have a symbol for each length. Longer ones have one for each power of two.
 const SHORT_RUNS: u32 = 10;
+/// Lengths that a symbol has room for.
+const LENGTHS: u32 = 1 << (u8::BITS - CODE_BITS);
+/// The longest run that a symbol can say.
+pub const MAX_RUN: u64 = (1 << (LENGTHS - SHORT_RUNS)) + SHORT_RUNS as u64 - 2;
 
 /// Streams of symbols. How long a run is depends on where it begins.
 pub const STREAMS: usize = 32;
@@ -168,7 +172,7 @@ mod tests {
     proptest! {
         #[test]
         fn runs_make_a_round_trip(
-            runs in prop::collection::vec((0..1_u32 << 22, 0..22_u32, 0..=NEW), 0..100)
+            runs in prop::collection::vec((0..=MAX_RUN as u32, 0..22_u32, 0..=NEW), 0..100)
         ) {
             let shift = |(run, bits, code)| (run >> bits, code);
             let runs: Vec<_> = runs.into_iter().map(shift).collect();
@@ -186,5 +190,17 @@ mod tests {
                 prop_assert_eq!(symbols.next(stream), None);
             }
         }
+    }
+
+    #[test]
+    fn the_longest_run_fits() {
+        let mut bits = Bits::default();
+        let symbol = symbol(MAX_RUN as u32, NEW, &mut bits);
+        assert_eq!(u32::from(symbol >> CODE_BITS), LENGTHS - 1);
+        let mut streams = [const { Vec::new() }; STREAMS];
+        streams[0].push(symbol);
+        let bits = bits.finish().to_vec();
+        let mut symbols = Symbols::new(streams.map(Vec::into_iter), bits);
+        assert_eq!(symbols.next(0), Some((MAX_RUN as u32, NEW)));
     }
 }
