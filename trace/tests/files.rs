@@ -424,7 +424,7 @@ fn a_run_is_not_longer_than_a_symbol_can_say() {
     writer.branches(0, rest).unwrap();
     writer.finish(&Summary::default()).unwrap();
     let file = std::mem::take(writer.output());
-    let mut reader = Reader::new(Cursor::new(&file[..])).unwrap();
+    let mut reader = reader(&file);
     let mut left = &branches[..];
     while let Some(item) = reader.next_item().unwrap() {
         if let Item::Branches { branches, .. } = item {

@@ -37,7 +37,7 @@ pub fn stream_after(last: u32) -> usize {
 const MIN_FRAME: usize = 1 << 10;
 
 /// Bits, the lowest of a byte first.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub struct Bits {
     bytes: Vec<u8>,
     /// Those that are not in `bytes` yet.
