@@ -3,6 +3,8 @@
 //!
 //! The bytes can be anything: what is malformed is missing.
 
+pub mod file;
+
 /// Size in bytes of the header of a 64-bit file. That of a 32-bit file is smaller.
 pub const HEADER_SIZE: usize = 64;
 /// Maximum size in bytes of a build ID.

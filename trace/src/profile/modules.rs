@@ -182,7 +182,7 @@ impl Modules {
 }
 
 /// Whether a mapping with this name has no file: memory in which a program makes code.
-fn is_anonymous(name: &str) -> bool {
+pub fn is_anonymous(name: &str) -> bool {
     let starts = [
         "[anon",
         "[heap]",

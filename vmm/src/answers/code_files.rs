@@ -4,43 +4,27 @@
 //! a process of its own (`trace/symbols`). Code is only read, at most some pages at a time, and
 //! given to a disassembler that accepts any bytes.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::fs::File;
-use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use vbts_trace::CodeSource;
 use vbts_trace::profile::code::{Files, Symbol, SymbolKind};
 use vbts_trace::profile::modules::{Module, ModuleId, ModuleKind, extend_32};
 
-use super::elf::{build_id, segments};
 use super::memory_code::MemoryCode;
 use crate::elf::Segment;
-use crate::escape::printable;
+use crate::elf::file::{build_id, segments};
 use crate::root::Root;
 use crate::trace::symbols::{Answer, FileSymbols, FunctionKind};
 
 /// Maximum number of files that are open at once.
 const MAX_OPEN: usize = 256;
-/// Maximum number of files that are named because something is wrong with them.
-const MAX_NAMED: usize = 1 << 10;
-/// Maximum number of files whose build IDs are kept.
-const MAX_BUILD_IDS: usize = 1 << 14;
 /// Offset of the class in an ELF file, and the class of 32-bit files.
 const ELF_CLASS: u64 = 4;
 const ELFCLASS32: u8 = 1;
-
-/// What is wrong with the file of a module.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Problem {
-    /// It cannot be opened.
-    Missing,
-    /// It was changed after the trace was written.
-    Changed,
-    /// It is another file: its build ID differs.
-    Replaced,
-}
 
 /// The guest's kernel.
 #[derive(Debug)]
@@ -62,13 +46,8 @@ pub struct CodeFiles {
     open: HashMap<String, Option<File>>,
     kernel: Option<Kernel>,
     segments: HashMap<ModuleId, Vec<Segment>>,
-    /// The build IDs of files when they were traced.
-    build_ids: HashMap<String, Vec<u8>>,
     /// Code that is in no file.
     memory: MemoryCode,
-    /// When the trace was written.
-    traced: SystemTime,
-    problems: BTreeMap<String, Problem>,
 }
 
 impl CodeFiles {
@@ -76,11 +55,12 @@ impl CodeFiles {
     /// `directory`.
     pub fn new(
         root: Root,
-        symbols: FileSymbols,
+        mut symbols: FileSymbols,
         memory: MemoryCode,
         directory: PathBuf,
         traced: SystemTime,
     ) -> Self {
+        symbols.mapped_mut().set_traced(traced);
         Self {
             root,
             symbols,
@@ -88,10 +68,7 @@ impl CodeFiles {
             open: HashMap::new(),
             kernel: None,
             segments: HashMap::new(),
-            build_ids: HashMap::new(),
             memory,
-            traced,
-            problems: BTreeMap::new(),
         }
     }
 
@@ -113,13 +90,6 @@ impl CodeFiles {
         self.symbols.set_kernel(file, name);
     }
 
-    /// What is wrong with files, by their names.
-    pub fn problems(&self) -> impl Iterator<Item = (&str, Problem)> {
-        self.problems
-            .iter()
-            .map(|(name, problem)| (name.as_str(), *problem))
-    }
-
     /// Opens a file of the guest, for example a source file.
     pub fn open(&self, path: &Path) -> Option<File> {
         let file = self.root.open_file(path).ok()?;
@@ -137,8 +107,12 @@ impl CodeFiles {
         self.segments.get(&module.id).map_or(&[], Vec::as_slice)
     }
 
-    /// The build ID of the file at `path` in the guest, if it has one.
+    /// The build ID of the file at `path` in the guest, if it has one: that of the traced file, if
+    /// the trace has it.
     pub fn build_id(&self, path: &str) -> Option<Vec<u8>> {
+        if let Some(traced) = self.symbols.mapped().build_id(path) {
+            return Some(traced.to_vec());
+        }
         let path = Path::new(path);
         build_id(&self.open(path.is_absolute().then_some(path)?)?)
     }
@@ -220,40 +194,12 @@ impl CodeFiles {
             self.open.clear();
         }
         if !self.open.contains_key(&module.name) {
-            let path = PathBuf::from(&module.name);
-            let mut file = self.open(&path);
-            let known = self.build_ids.get(&module.name);
-            let problem = match (&file, known) {
-                (None, _) => Some(Problem::Missing),
-                (Some(file), Some(known)) => {
-                    (build_id(file).as_ref() != Some(known)).then_some(Problem::Replaced)
-                }
-                (Some(file), None) => is_newer(file, self.traced).then_some(Problem::Changed),
-            };
-            if problem == Some(Problem::Replaced) {
-                // Its code and its names would be wrong.
-                file = None;
-            }
-            if let Some(problem) = problem
-                && self.problems.len() < MAX_NAMED
-            {
-                let name = printable(module.name.as_bytes());
-                self.problems.insert(name, problem);
-            }
+            let opened = self.symbols.mapped_mut().open(&module.name);
+            let file = opened.map(|(file, _)| file);
             self.open.insert(module.name.clone(), file);
         }
         self.open.get(&module.name)?.as_ref()
     }
-}
-
-/// Whether the contents of a file have changed since `time`.
-fn is_newer(file: &File, time: SystemTime) -> bool {
-    let traced = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let traced = (traced.as_secs() as i64, i64::from(traced.subsec_nanos()));
-    let times = file
-        .metadata()
-        .map(|metadata| (metadata.mtime(), metadata.mtime_nsec()));
-    times.is_ok_and(|changed| changed > traced)
 }
 
 /// Whether an ELF file has 64-bit code. What cannot be read has.
@@ -315,10 +261,7 @@ impl Files for CodeFiles {
     }
 
     fn add_build_id(&mut self, path: &[u8], id: Vec<u8>) {
-        if self.build_ids.len() < MAX_BUILD_IDS {
-            let path = String::from_utf8_lossy(path).into_owned();
-            self.build_ids.insert(path, id);
-        }
+        self.symbols.mapped_mut().add_build_id(path, id);
     }
 
     fn symbols(&mut self, module: &Module) -> Vec<Symbol> {

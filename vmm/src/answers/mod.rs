@@ -2,7 +2,7 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | `code_files`, `elf` | reads the code and the symbols of the traced files |
+//! | `code_files` | reads the code and the symbols of the traced files |
 //! | `memory_code` | code that is in no file, with its names |
 //! | `decode`, `load` | reads a trace, on all processors |
 //! | `names` | names of functions, modules and programs |
@@ -23,7 +23,6 @@ mod counts;
 mod coverage;
 mod decode;
 mod diff;
-mod elf;
 mod firefox;
 mod flamegraph;
 mod folded;
@@ -41,7 +40,7 @@ mod timeline;
 
 pub use bolt::{autofdo, bolt, drcov, find_module};
 pub use calls::calls;
-pub use code_files::{CodeFiles, Problem};
+pub use code_files::CodeFiles;
 pub use coverage::{Coverage, Selection, coverage};
 pub use diff::{Calls, diff, was_executed};
 pub use firefox::{Samples, firefox};

@@ -8,11 +8,10 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use vbts_trace::profile::{Counts, Watch};
 
 use super::report::{ReportArgs, What};
-use super::report_files::{Source, Trace};
+use super::report_files::{Source, Trace, say_file_problems, say_unnamed};
 use super::report_process;
 use crate::answers::{
-    self, By, Calls, CodeFiles, Loaded, Moment, Out, PerfError, Problem, Range, Samples, Selection,
-    Timeline,
+    self, By, Calls, CodeFiles, Loaded, Moment, Out, PerfError, Range, Samples, Selection, Timeline,
 };
 use crate::exit::{Failure, say};
 use crate::host::Workers;
@@ -21,8 +20,6 @@ use crate::host::output::{Output, OutputError};
 /// Maximum number of threads that decode: one more takes some 70 MB, and those that count what four
 /// have decoded are not faster.
 const MAX_WORKERS: usize = 4;
-/// Number of files that a message names.
-const NAMED: usize = 4;
 
 /// Answers `args.what`, and writes the answer to `output`.
 ///
@@ -284,31 +281,12 @@ fn say_problems<W: Watch>(profile: &mut Loaded<W>) {
         say(format_args!("{count} {message}"));
     }
     let (code, _) = profile.code();
-    for (problem, message) in [
-        (
-            Problem::Changed,
-            "changed after the trace, so that its counts can be wrong",
-        ),
-        (
-            Problem::Replaced,
-            "is not the file that was traced, by its build ID: its code is shown by address, \
-             without instructions",
-        ),
-        (
-            Problem::Missing,
-            "cannot be opened; --root DIR says where the traced files are",
-        ),
-    ] {
-        let files = code.files.problems().filter(|(_, is)| *is == problem);
-        let files: Vec<&str> = files.map(|(name, _)| name).collect();
-        let more = files.len().saturating_sub(NAMED);
-        for name in files.iter().take(NAMED) {
-            say(format_args!("{name} {message}"));
-        }
-        if more > 0 {
-            say(format_args!("{more} more files: the same"));
-        }
-    }
+    let (changed, replaced) = (
+        "changed after the trace, so that its counts can be wrong",
+        "is not the file that was traced, by its build ID: its code is shown by address, without \
+         instructions",
+    );
+    say_file_problems(code.files.symbols.mapped(), changed, replaced);
     let replaced = code.files.replaced();
     if replaced > 0 {
         say(format_args!(
@@ -316,10 +294,7 @@ fn say_problems<W: Watch>(profile: &mut Loaded<W>) {
              what was executed at their addresses counts for the last ones"
         ));
     }
-    let unnamed = code.files.symbols.unnamed();
-    if !unnamed.is_empty() {
-        say(format_args!("names are missing of {unnamed}"));
-    }
+    say_unnamed(code.files.symbols.unnamed());
 }
 
 /// Writes an answer to the output.

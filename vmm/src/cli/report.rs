@@ -13,7 +13,9 @@ use vbts_trace::{Item, Reader, Run, Streams};
 
 use super::file_uses::FileUses;
 use super::options::seconds;
-use super::report_files::{Kernel, TraceFile, open_root};
+use super::report_files::{
+    Kernel, TraceFile, name_files, open_root, say_file_problems, say_unnamed,
+};
 use super::trace::{FilterArgs, OWN_PROGRAM, name_kernel};
 use super::{answers, report_process};
 use crate::accel::Accel;
@@ -25,6 +27,7 @@ use crate::trace::format::{FULL, Raw, Records};
 use crate::trace::json::Json;
 use crate::trace::merge::Sink;
 use crate::trace::replay::{Only, Replay};
+use crate::trace::summary::Summary;
 use crate::trace::symbols::Symbolizer;
 use crate::trace::task::{ProcessorEvent, Task, TaskEvent, Untraced};
 use crate::trace::text::Text;
@@ -205,7 +208,11 @@ fn show(args: &ReportArgs, output: Output) -> Result<u8, Failure> {
     report_process::restrict_calls(args.sandbox)?;
     let mut trace = file.read()?;
     let range = trace.range(args)?;
-    let (mut reader, name) = (trace.reader, trace.name);
+    let (mut reader, name, traced) = (trace.reader, trace.name, trace.traced);
+    if args.what == What::Text {
+        let named = name_files(&mut symbols, &mut reader, traced);
+        named.with_context(|| format!("Cannot read {name}"))?;
+    }
     let run = reader.run();
     symbols.set_directory(Path::new(&run.directory));
     if args.what == What::Text && run.scope != "user" {
@@ -239,6 +246,7 @@ fn show(args: &ReportArgs, output: Output) -> Result<u8, Failure> {
             Ok(error) => error.into_failure(),
             Err(error) => error.context(format!("Cannot read {name}")).into(),
         })?;
+    report.say_problems();
     Ok(0)
 }
 
@@ -313,10 +321,23 @@ impl Report {
             replay.give(item, only, self)?;
         }
         if let Some(summary) = reader.summary() {
-            let summary = replay.summary(summary)?;
+            let summary = Summary {
+                unnamed: self.symbols.unnamed(),
+                ..replay.summary(summary)?
+            };
             self.format.summary(&summary, &mut self.out);
         }
         self.write()
+    }
+
+    /// Says which names the report lacks.
+    fn say_problems(&self) {
+        let (changed, replaced) = (
+            "changed after the trace, so that its names can be wrong",
+            "is not the file that was traced, by its build ID: it has no names",
+        );
+        say_file_problems(self.symbols.mapped(), changed, replaced);
+        say_unnamed(self.symbols.readable_unnamed());
     }
 
     fn write(&mut self) -> anyhow::Result<()> {

@@ -10,7 +10,7 @@ use std::time::SystemTime;
 use anyhow::Context as _;
 use rustix::fs::{MemfdFlags, Mode, OFlags};
 use vbts_protocol::Scope;
-use vbts_trace::{Reader, Run};
+use vbts_trace::{Event, Reader, Run};
 
 use super::report::ReportArgs;
 use super::trace::{OWN_PROGRAM, elf_file, name_kernel};
@@ -21,7 +21,10 @@ use crate::exit::{Failure, say};
 use crate::guest_files::{self, Api};
 use crate::root::Root;
 use crate::trace::part::{self, PartError};
-use crate::trace::symbols::{FileSymbols, Symbolizer};
+use crate::trace::symbols::{FileSymbols, MappedFiles, Problem, Symbolizer, Unnamed};
+
+/// Number of files that a message names.
+const NAMED: usize = 4;
 
 /// A trace that is open.
 pub struct TraceFile {
@@ -65,6 +68,7 @@ impl Filter {
     fn apply(
         self,
         reader: &mut Reader<BufReader<File>>,
+        traced: SystemTime,
     ) -> Result<Reader<BufReader<File>>, Failure> {
         let Self {
             args,
@@ -79,6 +83,9 @@ impl Filter {
         if scope != Scope::User && filters.have_names() {
             let (path, file) = kernel.of(run)?;
             name_kernel(&mut symbols, &path, file, false);
+        }
+        if filters.have_names() {
+            name_files(&mut symbols, reader, traced).map_err(anyhow::Error::from)?;
         }
         let range = args.range(reader).map_err(PartError::from);
         let notes = range.and_then(|range| part::write(reader, range, filters, symbols, &to));
@@ -130,7 +137,7 @@ impl TraceFile {
         }
         let is_filtered = self.filter.is_some();
         if let Some(filter) = self.filter {
-            reader = match filter.apply(&mut reader) {
+            reader = match filter.apply(&mut reader, self.traced) {
                 Err(Failure::Error(error)) => return Err(error.context(cannot_read()).into()),
                 applied => applied?,
             };
@@ -138,6 +145,7 @@ impl TraceFile {
         Ok(Trace {
             reader,
             is_filtered,
+            traced: self.traced,
             name: self.name,
         })
     }
@@ -149,6 +157,8 @@ pub struct Trace {
     pub reader: Reader<BufReader<File>>,
     /// It has only what the filters have left.
     is_filtered: bool,
+    /// When it was written.
+    pub traced: SystemTime,
     /// Its path.
     pub name: String,
 }
@@ -274,4 +284,53 @@ impl Source {
         }
         Ok((trace, files))
     }
+}
+
+/// Says which of the mapped files could not be used. The texts are for a file that has changed since
+/// the trace, and for another one.
+pub fn say_file_problems(files: &MappedFiles, changed: &str, replaced: &str) {
+    for (problem, message) in [
+        (Problem::Changed, changed),
+        (Problem::Replaced, replaced),
+        (
+            Problem::Missing,
+            "cannot be opened; --root DIR says where the traced files are",
+        ),
+    ] {
+        let names = files.problems().filter(|(_, is)| *is == problem);
+        let names: Vec<&str> = names.map(|(name, _)| name).collect();
+        let more = names.len().saturating_sub(NAMED);
+        for name in names.iter().take(NAMED) {
+            say(format_args!("{name} {message}"));
+        }
+        if more > 0 {
+            say(format_args!("{more} more files: the same"));
+        }
+    }
+}
+
+/// Says for which files names are missing.
+pub fn say_unnamed(unnamed: &Unnamed) {
+    if !unnamed.is_empty() {
+        say(format_args!("names are missing of {unnamed}"));
+    }
+}
+
+/// Tells `symbols` when its files were traced, and which they were. That is at the end of a trace,
+/// and the first branches need it.
+///
+/// # Errors
+/// The trace cannot be read, or is damaged.
+pub fn name_files(
+    symbols: &mut Symbolizer,
+    reader: &mut Reader<BufReader<File>>,
+    traced: SystemTime,
+) -> Result<(), vbts_trace::Error> {
+    let files = symbols.mapped_mut();
+    files.set_traced(traced);
+    reader.events_before(u64::MAX, |_, event| {
+        if let Event::BuildId { id, name } = event {
+            files.add_build_id(&name, id);
+        }
+    })
 }

@@ -76,7 +76,14 @@ pub fn run(
     let alarm = Alarm::new(Arc::default(), limit)?;
     drop(held);
     alarm.start_timer()?;
-    let end = child.wait(&alarm)?;
+    let end = match child.wait(&alarm) {
+        Ok(end) => end,
+        Err(error) => {
+            destination.discard();
+            let message = "Cannot wait for the process that makes the report";
+            return Err(anyhow::Error::from(error).context(message).into());
+        }
+    };
     if end == End::Exited(0) {
         return Ok(0);
     }

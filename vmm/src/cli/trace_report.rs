@@ -58,7 +58,8 @@ pub fn main(args: &TraceArgs, what: What) -> Result<u8, Failure> {
     let directory = Directory::create()?;
     let trace = directory.0.join("trace.btrace");
     let code = run(&trace)?;
-    if !trace.is_file() {
+    let is_kept = trace.try_exists();
+    if !is_kept.with_context(|| format!("Cannot find {}", trace.display()))? {
         // The other process has said why.
         return Ok(code);
     }

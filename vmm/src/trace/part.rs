@@ -149,7 +149,15 @@ pub fn write<R: Read + Seek>(
             ..part.summary
         },
     };
-    Ok(part.end()?.filter_notes)
+    let Summary {
+        mut filter_notes,
+        unnamed,
+        ..
+    } = part.end()?;
+    if !unnamed.is_empty() {
+        filter_notes.push(format!("names are missing of {unnamed}"));
+    }
+    Ok(filter_notes)
 }
 
 fn is_code(event: &Event) -> bool {

@@ -103,7 +103,7 @@ impl Trace {
         if let Some(last) = self.last.take() {
             self.write_last(last.to)?;
         }
-        self.summary.unnamed = self.out.symbols.unnamed().clone();
+        self.summary.unnamed = self.out.symbols.unnamed();
         self.out.symbols.end_reader();
         self.out.summary(&self.summary)?;
         Ok(self.summary.clone())

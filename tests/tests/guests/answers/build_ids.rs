@@ -51,17 +51,24 @@ pub(super) fn replaced(machine: &Machine) -> Result<()> {
     ensure!(functions(machine, &trace)? == before, "the copy differs");
     let source = programs::source("answers.c");
     programs::gcc(&source, &program, &["-O1", "-g", "-static"])?;
-    let mut command = machine.command(["report", "functions"]);
-    let run = machine::finish({
-        command.arg(&trace);
-        command
-    })?
-    .expect(0)?;
     let message = format!("{} is not the file that was traced", program.display());
-    ensure!(run.stderr.contains(&message), "{}", run.stderr);
-    let rows = String::from_utf8(run.stdout)?;
-    ensure!(!rows.contains("insert"), "{rows}");
-    ensure!(rows.contains("answers+0x"), "{rows}");
+    for what in ["functions", "text"] {
+        let mut command = machine.command(["report", what]);
+        command.arg(&trace);
+        let run = machine::finish(command)?.expect(0)?;
+        ensure!(run.stderr.contains(&message), "{what}: {}", run.stderr);
+        let rows = String::from_utf8(run.stdout)?;
+        ensure!(!rows.contains("insert"), "{what}: {rows}");
+        ensure!(rows.contains("answers+0x"), "{what}: {rows}");
+    }
+    let mut command = machine.command(["report", "json", "--only", "insert"]);
+    command.arg(&trace);
+    let run = machine::finish(command)?.expect(0)?;
+    ensure!(
+        run.stderr.contains("it is not the file that was traced"),
+        "{}",
+        run.stderr
+    );
     Ok(())
 }
 

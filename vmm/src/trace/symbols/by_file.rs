@@ -8,6 +8,7 @@ use std::process::Command;
 
 use super::connection::Connection;
 use super::files::{FileId, Files};
+use super::mapped_files::MappedFiles;
 use super::protocol::{Answer, FunctionRange};
 use super::source::Source;
 use super::unnamed::Unnamed;
@@ -54,9 +55,19 @@ impl FileSymbols {
         self.images.insert(name.to_owned(), id);
     }
 
-    /// The files whose names are missing.
+    /// The files whose names are missing although they can be opened.
     pub fn unnamed(&self) -> &Unnamed {
         self.files.unnamed()
+    }
+
+    /// The mapped files.
+    pub fn mapped(&self) -> &MappedFiles {
+        self.files.mapped()
+    }
+
+    /// The mapped files.
+    pub fn mapped_mut(&mut self) -> &mut MappedFiles {
+        self.files.mapped_mut()
     }
 
     /// The file with this path in the guest; `None` is the kernel.

@@ -8,10 +8,10 @@ mod questions;
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
 
 use super::connection::Gone;
 use super::debug_files::DebugFiles;
+use super::mapped_files::{MappedFiles, Problem};
 use super::protocol::{Action, Refusal, Reply};
 use super::source::Source;
 use super::unnamed::Unnamed;
@@ -26,6 +26,8 @@ const MAX_RESETS: u32 = 64;
 const TOO_LARGE: &str = "its symbols are too large";
 const NO_LINES: &str = "no source lines: its debugging information is too large";
 const NO_SYMBOLS: &str = "it has no symbols";
+const NOT_OPENED: &str = "it cannot be opened";
+const NOT_TRACED: &str = "it is not the file that was traced, by its build ID";
 const CLOSED: &str = "symbols are not read any more";
 
 /// Number of a file.
@@ -47,8 +49,8 @@ struct SymbolFile {
 
 #[derive(Debug)]
 enum Place {
-    /// Its path in the guest.
-    Guest(PathBuf),
+    /// It is mapped in the guest.
+    Guest,
     /// The guest's kernel.
     Kernel(File),
     /// Another file that is not in the guest.
@@ -67,7 +69,7 @@ enum State {
 /// The files whose symbols are known to the process that reads them.
 #[derive(Debug)]
 pub struct Files {
-    root: Root,
+    mapped: MappedFiles,
     debug_files: DebugFiles,
     source: Source,
     /// Mapped files by their names; `None` if a file cannot have symbols.
@@ -88,7 +90,7 @@ impl Files {
     /// No files yet. Those below `root` are read by `source`.
     pub fn new(root: Root, source: Source) -> Self {
         Self {
-            root,
+            mapped: MappedFiles::new(root),
             debug_files: DebugFiles::of_environment(),
             source,
             names: HashMap::new(),
@@ -112,9 +114,32 @@ impl Files {
         &mut self.source
     }
 
-    /// The files without names.
+    /// The files without names that can be opened.
     pub fn unnamed(&self) -> &Unnamed {
         &self.unnamed
+    }
+
+    /// The files without names.
+    pub fn all_unnamed(&self) -> Unnamed {
+        let mut all = self.unnamed.clone();
+        for (name, problem) in self.mapped.problems() {
+            match problem {
+                Problem::Missing => all.add(name, NOT_OPENED),
+                Problem::Replaced => all.add(name, NOT_TRACED),
+                Problem::Changed => {}
+            }
+        }
+        all
+    }
+
+    /// The mapped files.
+    pub fn mapped(&self) -> &MappedFiles {
+        &self.mapped
+    }
+
+    /// The mapped files.
+    pub fn mapped_mut(&mut self) -> &mut MappedFiles {
+        &mut self.mapped
     }
 
     /// Adds the file of the guest's kernel, which is called `name`.
@@ -153,10 +178,7 @@ impl Files {
     }
 
     fn open(&mut self, name: &str) -> Option<FileId> {
-        let path = name.strip_suffix(" (deleted)").unwrap_or(name);
-        let path = Some(Path::new(path)).filter(|path| path.is_absolute())?;
-        let file = self.root.open_file(path).ok()?;
-        let metadata = file.metadata().ok().filter(std::fs::Metadata::is_file)?;
+        let (_, metadata) = self.mapped.open(name)?;
         let identity = (
             metadata.dev(),
             metadata.ino(),
@@ -171,10 +193,10 @@ impl Files {
             self.identities.clear();
             self.names.clear();
             self.files
-                .retain(|_, file| !matches!(file.place, Place::Guest(_)));
+                .retain(|_, file| !matches!(file.place, Place::Guest));
             self.forget();
         }
-        let id = self.add(name, Place::Guest(path.to_owned()));
+        let id = self.add(name, Place::Guest);
         self.identities.insert(identity, id);
         Some(id)
     }
@@ -201,9 +223,9 @@ impl Files {
         let open = Action::Open { file: id };
         match &file.place {
             Place::Kernel(file) | Place::Image(file) => self.source.send(open, Some(file))?,
-            Place::Guest(path) => match self.root.open_file(path) {
-                Ok(opened) => self.source.send(open, Some(&opened))?,
-                Err(_) => {
+            Place::Guest => match self.mapped.open(&file.name) {
+                Some((opened, _)) => self.source.send(open, Some(&opened))?,
+                None => {
                     file.state = State::Bad;
                     return Ok(());
                 }
@@ -218,7 +240,7 @@ impl Files {
             } if build_id.len() <= MAX_BUILD_ID => {
                 // The file that the user names as the kernel has what there is.
                 let wanted = Some(build_id).filter(|_| !is_kernel);
-                wanted.and_then(|id| self.debug_files.open(&self.root, id))
+                wanted.and_then(|id| self.debug_files.open(self.mapped.root(), id))
             }
             Reply::Opened {
                 refused: Some(refusal),

@@ -6,6 +6,7 @@
 //! | `protocol`, `connection`, `source` | how it is asked |
 //! | `by_file` | symbols of files, without processes |
 //! | `files` | which files it has, and what becomes of one at which it dies |
+//! | `mapped_files` | the files of the guest, and whether they are still the traced ones |
 //! | `debug_files` | separate debug files, by build ID |
 //! | `maps`, `labels` | mappings of processes; labels that were made |
 //! | `unnamed` | files whose names are missing |
@@ -17,6 +18,7 @@ mod connection;
 mod debug_files;
 mod files;
 mod labels;
+mod mapped_files;
 mod protocol;
 pub mod reader;
 mod source;
@@ -40,6 +42,7 @@ pub use connection::{COMMAND, UNCONFINED};
 pub use debug_files::debuginfod_cache;
 use files::{FileId, Files};
 use labels::{LabelRange, Labels};
+pub use mapped_files::{MappedFiles, Problem};
 pub use protocol::{Answer, CodePlace, FunctionKind, FunctionRange, Wanted};
 use source::Source;
 pub use unnamed::Unnamed;
@@ -133,8 +136,23 @@ impl Symbolizer {
     }
 
     /// The files whose names are missing.
-    pub fn unnamed(&self) -> &Unnamed {
+    pub fn unnamed(&self) -> Unnamed {
+        self.files.all_unnamed()
+    }
+
+    /// Those of them that can be opened.
+    pub fn readable_unnamed(&self) -> &Unnamed {
         self.files.unnamed()
+    }
+
+    /// The mapped files.
+    pub fn mapped(&self) -> &MappedFiles {
+        self.files.mapped()
+    }
+
+    /// The mapped files.
+    pub fn mapped_mut(&mut self) -> &mut MappedFiles {
+        self.files.mapped_mut()
     }
 
     /// The places that have a name in the file that is mapped as `name`, or in that of the kernel

@@ -1,9 +1,9 @@
-//! Loaded segments and build IDs of the traced files. What is malformed is missing.
+//! Loaded segments and build IDs of ELF files. What is malformed is missing.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 
-use crate::elf::{self, HEADER_SIZE, Header, Segment};
+use super::{HEADER_SIZE, Header, Segment};
 
 /// Maximum size in bytes of a segment with notes.
 const MAX_NOTES: u64 = 64 << 10;
@@ -32,7 +32,7 @@ pub fn build_id(file: &File) -> Option<Vec<u8>> {
     header.notes(&programs).find_map(|segment| {
         let mut notes = vec![0; segment.size.min(MAX_NOTES) as usize];
         file.read_exact_at(&mut notes, segment.offset).ok()?;
-        elf::build_id(&notes).map(<[u8]>::to_vec)
+        super::build_id(&notes).map(<[u8]>::to_vec)
     })
 }
 
