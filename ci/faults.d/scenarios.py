@@ -20,12 +20,15 @@ CRASHES = {101, *(base + signal for base in (0, 128) for signal in (4, 6, 7, 8, 
 UNCONFINED = ["--sandbox", "off"]
 TRACE = ["trace", *UNCONFINED, "--epoch", "0"]
 
-# A program that reads and writes files of the root, of a share and of standard input. A part of it
-# crashes: the report has names of functions, which a process of its own reads.
+# A program that reads and writes files of the root, of a share and of standard input, and extended
+# attributes (setxattr, listxattr, getxattr, removexattr). A part of it crashes: the report has
+# names of functions, which a process of its own reads.
 FILES = """cat /etc/hostname
 cd {share}; read line; echo $line > out; mv out new; mkdir directory; ls > /dev/null
 chmod 600 new; chown 0 new; touch -d @0 new; ln new link; ln -s new symbolic; mkfifo pipe
 truncate -s 1 new; sync new; rm -r link symbolic pipe directory; sleep 0.1
+perl -e '($f, $n, $v, $b) = ("new", "user.a", "b", " " x 99); syscall(188, $f, $n, $v, 1, 0);
+syscall(194, $f, $b, 99); syscall(191, $f, $n, $b, 99); syscall(197, $f, $n)'
 sh -c 'kill -SEGV $$' || true"""
 # Three processes, one of which crashes.
 TASKS = "sleep 0.1 & wait; sh -c 'kill -SEGV $$' || true"
@@ -260,7 +263,12 @@ def scenarios():
             LONG,
             long_trace,
         ),
-        trace("trace report", ["--report", "functions", "--output", "{}/report"], TASKS, own_report),
+        trace(
+            "trace report",
+            ["--report", "functions", "--output", "{}/report"],
+            TASKS,
+            own_report,
+        ),
         report("text"),
         report("functions"),
         report("html"),

@@ -286,8 +286,8 @@ impl Source {
     }
 }
 
-/// Says which of the mapped files could not be used. The texts are for a file that has changed since
-/// the trace, and for another one.
+/// Says which of the mapped files could not be used. The texts are for a file that has changed
+/// since the trace, and for another one.
 pub fn say_file_problems(files: &MappedFiles, changed: &str, replaced: &str) {
     for (problem, message) in [
         (Problem::Changed, changed),
