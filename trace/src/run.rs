@@ -39,9 +39,12 @@ pub struct Run {
     /// What the streams are.
     #[serde(skip_serializing_if = "is_default")]
     pub streams: Streams,
-    /// The kernel's file, for the names of its functions, if the trace is that of a machine.
+    /// The kernel's file, for the names of its functions, if the trace has its branches.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel: Option<String>,
+    /// The build ID of that file in hexadecimal digits, if it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kernel_build_id: Option<String>,
     /// Further facts.
     #[serde(flatten)]
     pub other: Map<String, Value>,

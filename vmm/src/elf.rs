@@ -126,6 +126,23 @@ impl<'a> Header<'a> {
     }
 }
 
+/// The build ID of a file with these contents, if it has one.
+pub fn build_id_of(contents: &[u8]) -> Option<&[u8]> {
+    let part = |offset, size| {
+        let rest = contents.get(usize::try_from(offset).ok()?..)?;
+        rest.get(..usize::try_from(size).ok()?)
+    };
+    let header = Header::parse(contents)?;
+    let (offset, size) = header.programs_place()?;
+    let mut notes = header.notes(part(offset, size)?);
+    notes.find_map(|segment| build_id(part(segment.offset, segment.size)?))
+}
+
+/// The digits of a build ID.
+pub fn digits(build_id: &[u8]) -> String {
+    build_id.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// The build ID among `notes`, if they have one.
 pub fn build_id(mut notes: &[u8]) -> Option<&[u8]> {
     loop {

@@ -65,8 +65,7 @@ pub struct Launch {
 /// A kernel to boot, and its initial RAM disk.
 #[derive(Debug)]
 pub struct KernelFiles {
-    /// For messages.
-    name: String,
+    path: PathBuf,
     image: Vec<u8>,
     initrd: Option<Vec<u8>>,
     append: String,
@@ -84,14 +83,19 @@ impl KernelFiles {
             None => None,
         };
         Ok(Self {
-            name: kernel.image.display().to_string(),
             image: boot::read_file(&kernel.image)?,
+            path: kernel.image,
             initrd,
             append: kernel.append,
         })
     }
 
-    /// The kernel's file.
+    /// The path of the kernel's file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The contents of the kernel's file.
     pub fn image(&self) -> &[u8] {
         &self.image
     }
@@ -227,7 +231,7 @@ impl Launch {
     /// The kernel, the initrd or the command line is unsuitable, or see [`Self::restrict_files`].
     pub fn boot(mut self, kernel: &KernelFiles) -> Result<Machine, Failure> {
         self.restrict_files()?;
-        let name = &kernel.name;
+        let name = kernel.path.display();
         let devices = self.board.virtio_devices();
         let tsc_khz = self
             .vm

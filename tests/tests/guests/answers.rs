@@ -40,6 +40,7 @@ pub fn trials(module: &str) -> Vec<Trial> {
             ("forks", forks::no_gaps),
             ("patched_kernel", kernel::patched),
             ("system_calls_differ", kernel::system_calls_differ),
+            ("the_kernel_is_found", kernel::found),
             ("kernel_lines", kernel_lines::system_call),
             ("kernel_lines_of_a_boot", kernel_lines::boot),
             ("two_runs", moments::two_runs),

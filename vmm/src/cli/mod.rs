@@ -12,6 +12,7 @@ mod probe;
 mod record;
 mod report;
 mod report_files;
+mod report_kernel;
 mod report_process;
 mod run;
 mod setup;

@@ -12,7 +12,7 @@ use vbts_cpu::{LogScope, Probe, ProbeAction};
 use vbts_protocol::ExitStatus;
 use vbts_trace::{Run, Streams, Summary};
 
-use super::trace::{OWN_PROGRAM, elf_file, end_of};
+use super::trace::{OWN_PROGRAM, add_kernel, elf_file, end_of};
 use crate::accel::Accel;
 use crate::arch::Arch;
 use crate::config::GuestConfig;
@@ -138,7 +138,7 @@ impl RecordArgs {
         }
         let options = Options {
             output: opened.output,
-            run: self.run(guest, launch.accel()),
+            run: self.run(guest, kernel, launch.accel()),
             scope: self.record_scope.into(),
             is_32_bit: opened.arch == Arch::I386,
             probes: self.probes(kernel, &opened.starts),
@@ -211,9 +211,7 @@ impl RecordArgs {
     }
 
     /// The facts about the run.
-    fn run(&self, guest: &GuestConfig, accel: Accel) -> Run {
-        let image = &guest.kernel.image;
-        let kernel = std::path::absolute(image).unwrap_or_else(|_| image.clone());
+    fn run(&self, guest: &GuestConfig, kernel: &KernelFiles, accel: Accel) -> Run {
         let words = std::env::args_os().map(|word| word.display().to_string());
         let directory = std::env::current_dir().unwrap_or_default();
         let mut run = Run {
@@ -223,9 +221,9 @@ impl RecordArgs {
             scope: self.record_scope.name(),
             accel: accel.to_string(),
             streams: Streams::Processors,
-            kernel: Some(kernel.display().to_string()),
             ..Run::default()
         };
+        add_kernel(&mut run, kernel);
         let machine = &guest.machine;
         for (name, value) in [
             ("memory", machine.memory.0.into()),

@@ -13,10 +13,9 @@ use vbts_trace::{Item, Reader, Run, Streams};
 
 use super::file_uses::FileUses;
 use super::options::seconds;
-use super::report_files::{
-    Kernel, TraceFile, name_files, open_root, say_file_problems, say_unnamed,
-};
-use super::trace::{FilterArgs, OWN_PROGRAM, name_kernel};
+use super::report_files::{TraceFile, name_files, open_root, say_file_problems, say_unnamed};
+use super::report_kernel::{Kernel, NO_KERNEL_NAMES};
+use super::trace::{FilterArgs, OWN_PROGRAM};
 use super::{answers, report_process};
 use crate::accel::Accel;
 use crate::config::SandboxMode;
@@ -139,7 +138,7 @@ pub struct ReportArgs {
     /// Directory in which the traced files are looked up for names
     #[arg(long, value_name = "DIR", default_value = "/")]
     pub root: PathBuf,
-    /// The guest kernel, for the names of its functions (default: as for `vbts trace`)
+    /// The guest kernel, for the names of its functions (default: the one that was traced)
     #[arg(long, value_name = "FILE")]
     pub kernel: Option<PathBuf>,
     /// functions, modules, files, tasks, diff: at most N rows; assembly: N functions
@@ -215,9 +214,11 @@ fn show(args: &ReportArgs, output: Output) -> Result<u8, Failure> {
     }
     let run = reader.run();
     symbols.set_directory(Path::new(&run.directory));
-    if args.what == What::Text && run.scope != "user" {
-        let (path, file) = kernel.of(run)?;
-        name_kernel(&mut symbols, &path, file, false);
+    if args.what == What::Text
+        && run.scope != "user"
+        && let Some((path, file)) = kernel.of(run, NO_KERNEL_NAMES)?
+    {
+        symbols.set_kernel(file, &path.display().to_string());
     }
     let mut replay = Replay::new(run.streams);
     let only = Only {

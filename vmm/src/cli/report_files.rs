@@ -3,22 +3,21 @@
 use std::fs::File;
 use std::io::BufReader;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::SystemTime;
 
 use anyhow::Context as _;
 use rustix::fs::{MemfdFlags, Mode, OFlags};
 use vbts_protocol::Scope;
-use vbts_trace::{Event, Reader, Run};
+use vbts_trace::{Event, Reader};
 
 use super::report::ReportArgs;
-use super::trace::{OWN_PROGRAM, elf_file, name_kernel};
+use super::report_kernel::{Kernel, NO_KERNEL_NAMES};
+use super::trace::OWN_PROGRAM;
 use crate::answers::{CodeFiles, MemoryCode};
-use crate::arch::Arch;
 use crate::config::SandboxMode;
 use crate::exit::{Failure, say};
-use crate::guest_files::{self, Api};
 use crate::root::Root;
 use crate::trace::part::{self, PartError};
 use crate::trace::symbols::{FileSymbols, MappedFiles, Problem, Symbolizer, Unnamed};
@@ -80,9 +79,11 @@ impl Filter {
         let scope = part::scope(&run.scope);
         args.filters.check(scope)?;
         symbols.set_directory(Path::new(&run.directory));
-        if scope != Scope::User && filters.have_names() {
-            let (path, file) = kernel.of(run)?;
-            name_kernel(&mut symbols, &path, file, false);
+        if scope != Scope::User
+            && filters.have_names()
+            && let Some((path, file)) = kernel.of(run, NO_KERNEL_NAMES)?
+        {
+            symbols.set_kernel(file, &path.display().to_string());
         }
         if filters.have_names() {
             name_files(&mut symbols, reader, traced).map_err(anyhow::Error::from)?;
@@ -177,56 +178,6 @@ impl Trace {
     }
 }
 
-/// The guest's kernel, as far as the command line says which one it is.
-pub struct Kernel {
-    is_given: bool,
-    path: Result<PathBuf, Failure>,
-    file: Option<File>,
-}
-
-impl Kernel {
-    /// Opens the kernel of `args`, or the default one.
-    pub fn find(args: &ReportArgs) -> Self {
-        let path = guest_files::kernel(args.kernel.as_deref(), Api::New, Arch::X86_64);
-        Self {
-            is_given: args.kernel.is_some(),
-            file: path.as_deref().ok().and_then(elf_file),
-            path,
-        }
-    }
-
-    /// The path of the kernel of `run`, and its file if that is ELF.
-    ///
-    /// # Errors
-    /// There is none.
-    pub fn of(self, run: &Run) -> Result<(PathBuf, Option<File>), Failure> {
-        match &run.kernel {
-            Some(recorded) if !self.is_given => {
-                let recorded = PathBuf::from(recorded);
-                let is_open = self.path.as_ref().is_ok_and(|path| *path == recorded);
-                let file = match is_open {
-                    true => self.file,
-                    false => elf_file(&recorded),
-                };
-                Ok((recorded, file))
-            }
-            None if !self.is_given && arch(run) != Arch::X86_64 => {
-                let path = guest_files::kernel(None, Api::New, arch(run))?;
-                let file = elf_file(&path);
-                Ok((path, file))
-            }
-            _ => Ok((self.path?, self.file)),
-        }
-    }
-}
-
-/// The architecture of the default kernel on the processor of `run`.
-fn arch(run: &Run) -> Arch {
-    let model = run.other.get("cpu").and_then(|name| name.as_str());
-    let model = model.and_then(vbts_cpu::model);
-    model.map_or(Arch::X86_64, Arch::of_model)
-}
-
 /// Opens the directory of the traced files.
 ///
 /// # Errors
@@ -272,15 +223,13 @@ impl Source {
         let run = trace.reader.run();
         let directory = run.directory.clone().into();
         let mut files = CodeFiles::new(self.root, self.symbols, self.memory, directory, traced);
-        if run.scope != "user" {
-            match self.kernel.of(run)? {
-                (path, Some(file)) => files.set_kernel(file, &path.display().to_string()),
-                (path, None) => say(format_args!(
-                    "{} has no symbols and no code that can be read: \
-                     the kernel's branches are counted, but not its instructions",
-                    path.display()
-                )),
-            }
+        if run.scope != "user"
+            && let Some((path, file)) = self.kernel.of(
+                run,
+                "the kernel's branches are counted, but not its instructions",
+            )?
+        {
+            files.set_kernel(file, &path.display().to_string());
         }
         Ok((trace, files))
     }

@@ -24,10 +24,10 @@ use crate::exit::{Failure, say, signal_name, status};
 use crate::host::whole_file;
 use crate::launch::Launch;
 use crate::trace::destination::StdoutUse;
-use crate::trace::symbols::Symbolizer;
 use crate::trace::{Notes, RunEnd, Summary};
 pub use args::TraceArgs;
 pub use filters::FilterArgs;
+pub(super) use format::add_kernel;
 
 /// This program, for the process that reads symbols.
 pub(super) const OWN_PROGRAM: &str = "/proc/self/exe";
@@ -100,24 +100,6 @@ pub(super) fn end_of(failure: &Failure) -> (RunEnd, bool) {
         | Failure::NotFound(_)
         | Failure::NotExecutable(_)
         | Failure::Killed(_) => (RunEnd::Error, false),
-    }
-}
-
-/// Gives `symbols` the symbols of the kernel. A message says so if there are none, unless `quiet`.
-pub(super) fn name_kernel(
-    symbols: &mut Symbolizer,
-    kernel: &Path,
-    file: Option<File>,
-    quiet: bool,
-) {
-    match file {
-        Some(file) => symbols.set_kernel(file, &kernel.display().to_string()),
-        None if quiet => {}
-        None => say(format_args!(
-            "{} has no symbols, so the trace shows the kernel's addresses without names; \
-             an uncompressed vmlinux has them",
-            kernel.display()
-        )),
     }
 }
 

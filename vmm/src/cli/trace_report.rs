@@ -8,6 +8,7 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::thread::Builder;
 
 use anyhow::{Context as _, anyhow};
 use clap::Parser as _;
@@ -138,10 +139,10 @@ fn run(trace: &Path) -> anyhow::Result<u8> {
     }
     command.stdin(Stdio::inherit());
     let mut signals = Signals::new([SIGINT, SIGQUIT, SIGTERM, SIGHUP])?;
-    let child = command.spawn().context("Cannot start vbts")?;
+    let mut child = command.spawn().context("Cannot start vbts")?;
     let pid = pid(&child)?;
     let handle = signals.handle();
-    let forwarder = std::thread::spawn(move || {
+    let forwarder = Builder::new().name("signals".into()).spawn(move || {
         for signal in &mut signals {
             // A terminal sends the others to both processes.
             if let (SIGTERM, Some(signal)) = (signal, Signal::from_named_raw(signal)) {
@@ -149,6 +150,15 @@ fn run(trace: &Path) -> anyhow::Result<u8> {
             }
         }
     });
+    let forwarder = match forwarder {
+        Ok(forwarder) => forwarder,
+        Err(error) => {
+            // It has just begun.
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(error).context("Cannot start a thread");
+        }
+    };
     let status = wait(pid);
     handle.close();
     let _ = forwarder.join();

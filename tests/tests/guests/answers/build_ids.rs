@@ -14,7 +14,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 /// The build ID of a file, as binutils' readelf says it.
-fn build_id(file: &Path) -> Result<String> {
+pub(super) fn build_id(file: &Path) -> Result<String> {
     let mut command = tool("readelf", &["--notes"])?;
     command.arg(file);
     let notes = String::from_utf8(machine::finish(command)?.expect(0)?.stdout)?;

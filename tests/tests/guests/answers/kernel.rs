@@ -1,9 +1,13 @@
 //! Answers about the guest's kernel.
 
+use std::ffi::OsStr;
+use std::path::Path;
+
 use anyhow::{Context, Result, ensure};
 use vbts_tests::machine::{self, Machine};
 use vbts_tests::{guest_program, programs};
 
+use super::build_ids::build_id;
 use super::gaps;
 
 /// The kernel has patched its code, and the straight lines in it are those that were executed.
@@ -74,6 +78,86 @@ pub(super) fn system_calls_differ(machine: &Machine) -> Result<()> {
             };
             ensure!(text.lines().any(differs), "no {callee} in {text}");
         }
+    }
+    Ok(())
+}
+
+/// The bytes of the kernel's build ID, changed.
+fn with_another_build_id(kernel: &[u8], id: &str) -> Result<Vec<u8>> {
+    let digits = id.as_bytes().chunks_exact(2);
+    let id: Result<Vec<u8>> = digits
+        .map(|two| Ok(u8::from_str_radix(std::str::from_utf8(two)?, 16)?))
+        .collect();
+    let id = id?;
+    let mut changed = kernel.to_vec();
+    let mut places = 0;
+    for at in 0..kernel.len() - id.len() {
+        if kernel[at..].starts_with(&id) {
+            changed[at] ^= 0xFF;
+            places += 1;
+        }
+    }
+    ensure!(places > 0, "the kernel does not have its build ID");
+    Ok(changed)
+}
+
+/// A report finds the kernel that was traced, and takes names and code from no other one.
+pub(super) fn found(machine: &Machine) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let path = |name: &str| directory.path().join(name);
+    let (kernel, other) = (path("vmlinux"), path("other"));
+    std::fs::copy(machine.kernel(), &kernel)?;
+    let contents = std::fs::read(&kernel)?;
+    std::fs::write(
+        &other,
+        with_another_build_id(&contents, &build_id(&kernel)?)?,
+    )?;
+    let trace = path("a.btrace");
+    let options = [
+        "--scope",
+        "all",
+        "--kernel",
+        kernel.to_str().context("a path")?,
+    ];
+    machine
+        .trace("btrace", &trace, &options, &["/bin/true"])?
+        .expect(0)?;
+    let report = |what: &str, default: &Path, options: &[&OsStr]| {
+        let mut command = machine.command(["report", what, "--limit", "10000"]);
+        command
+            .env("VBTS_KERNEL", default)
+            .args(options)
+            .arg(&trace);
+        machine::finish(command)?.expect(0)
+    };
+    let refused = format!("{} is not the kernel that was traced", other.display());
+    let has_names = |run: &machine::Run| {
+        let text = String::from_utf8_lossy(&run.stdout);
+        text.contains("entry_SYSCALL_64")
+    };
+    for what in ["functions", "text"] {
+        let run = report(what, &other, &[])?;
+        ensure!(
+            has_names(&run) && !run.stderr.contains("kernel"),
+            "{what}: {}",
+            run.stderr
+        );
+        std::fs::rename(&kernel, path("moved"))?;
+        let run = report(what, machine.kernel(), &[])?;
+        ensure!(
+            has_names(&run) && !run.stderr.contains("kernel"),
+            "{what}: {}",
+            run.stderr
+        );
+        for (default, options) in [
+            (other.as_path(), &[][..]),
+            (machine.kernel(), &["--kernel".as_ref(), other.as_os_str()]),
+        ] {
+            let run = report(what, default, options)?;
+            ensure!(!has_names(&run), "{what}: names of another kernel");
+            ensure!(run.stderr.contains(&refused), "{what}: {}", run.stderr);
+        }
+        std::fs::rename(path("moved"), &kernel)?;
     }
     Ok(())
 }

@@ -7,10 +7,12 @@ use clap::ValueEnum as _;
 use vbts_protocol::Job;
 use vbts_trace::Run;
 
-use super::args::{TraceArgs, TraceFormat};
+use super::args::{ScopeArg, TraceArgs, TraceFormat};
 use crate::accel::Accel;
 use crate::config::trace_model;
+use crate::elf;
 use crate::exit::Failure;
+use crate::launch::KernelFiles;
 use crate::trace::btrace::Btrace;
 use crate::trace::format::{Format, Raw, RawWithIndex};
 use crate::trace::json::Json;
@@ -25,6 +27,7 @@ pub(super) fn format(
     accel: Accel,
     cwd: &Path,
     job: &Job,
+    kernel: &KernelFiles,
 ) -> Result<Box<dyn Format>, Failure> {
     let json = Json::new(accel, args.sched);
     Ok(match args.format() {
@@ -33,14 +36,14 @@ pub(super) fn format(
         TraceFormat::Raw if args.has_task_files() => Box::new(RawWithIndex(json)),
         TraceFormat::Raw => Box::new(Raw),
         TraceFormat::Btrace => {
-            let format = Btrace::new(&run(args, accel, cwd, job));
+            let format = Btrace::new(&run(args, accel, cwd, job, kernel));
             Box::new(format.context("Cannot begin the trace")?)
         }
     })
 }
 
 /// What a kept trace says about the run.
-fn run(args: &TraceArgs, accel: Accel, cwd: &Path, job: &Job) -> Run {
+fn run(args: &TraceArgs, accel: Accel, cwd: &Path, job: &Job, kernel: &KernelFiles) -> Run {
     let words = args.program.iter();
     let scope = args.scope.to_possible_value();
     let mut run = Run {
@@ -52,6 +55,9 @@ fn run(args: &TraceArgs, accel: Accel, cwd: &Path, job: &Job) -> Run {
         sched: args.sched,
         ..Run::default()
     };
+    if args.scope != ScopeArg::User {
+        add_kernel(&mut run, kernel);
+    }
     let config = args.machine.config(trace_model());
     run.other.insert("memory".into(), config.memory.0.into());
     run.other
@@ -72,4 +78,11 @@ fn run(args: &TraceArgs, accel: Accel, cwd: &Path, job: &Job) -> Run {
     });
     run.other.insert("environment".into(), environment);
     run
+}
+
+/// Says in `run` which kernel is booted.
+pub(in crate::cli) fn add_kernel(run: &mut Run, kernel: &KernelFiles) {
+    let path = std::path::absolute(kernel.path()).unwrap_or_else(|_| kernel.path().to_owned());
+    run.kernel = Some(path.display().to_string());
+    run.kernel_build_id = elf::build_id_of(kernel.image()).map(elf::digits);
 }

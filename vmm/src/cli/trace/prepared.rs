@@ -17,11 +17,11 @@ use vbts_protocol::{Job, PORT_NAME};
 
 use super::args::{ScopeArg, TraceArgs, TraceFormat};
 use super::format::format;
-use super::{OWN_PROGRAM, elf_file, job, name_kernel};
+use super::{OWN_PROGRAM, elf_file, job};
 use crate::arch::Arch;
 use crate::cli::file_uses::FileUses;
 use crate::config::{Initrd, KernelConfig, trace_model};
-use crate::exit::Failure;
+use crate::exit::{Failure, say};
 use crate::guest_files::GuestFiles;
 use crate::host::descriptors::Inherited;
 use crate::host::{Event, OutputError};
@@ -116,7 +116,7 @@ impl Prepared {
             scope: args.scope.into(),
             is_32_bit: arch == Arch::I386,
             reports: !args.quiet,
-            format: format(args, launch.accel(), &cwd, &job)?,
+            format: format(args, launch.accel(), &cwd, &job, &kernel)?,
             symbols,
             filters,
             destination,
@@ -306,4 +306,17 @@ fn progress_bar(args: &TraceArgs, destination: &Destination) -> ProgressBar {
     }
     bar.enable_steady_tick(Duration::from_millis(250));
     bar
+}
+
+/// Gives `symbols` the symbols of the kernel. A message says so if there are none, unless `quiet`.
+fn name_kernel(symbols: &mut Symbolizer, kernel: &Path, file: Option<File>, quiet: bool) {
+    match file {
+        Some(file) => symbols.set_kernel(file, &kernel.display().to_string()),
+        None if quiet => {}
+        None => say(format_args!(
+            "{} has no symbols, so the trace shows the kernel's addresses without names; \
+             an uncompressed vmlinux has them",
+            kernel.display()
+        )),
+    }
 }
