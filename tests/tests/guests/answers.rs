@@ -64,6 +64,7 @@ pub fn trials(module: &str) -> Vec<Trial> {
             ("jit", generated::jit),
             ("vdso", generated::vdso),
             ("replaced_files", build_ids::replaced),
+            ("changed_source", build_ids::changed_source),
             ("debuginfod", build_ids::debuginfod),
             ("at_once", languages::at_once),
             ("ia32", languages::ia32),

@@ -4,7 +4,7 @@
 //! a process of its own (`trace/symbols`). Code is only read, at most some pages at a time, and
 //! given to a disassembler that accepts any bytes.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
@@ -17,11 +17,14 @@ use vbts_trace::profile::modules::{Module, ModuleId, ModuleKind, extend_32};
 use super::memory_code::MemoryCode;
 use crate::elf::Segment;
 use crate::elf::file::{build_id, segments};
+use crate::escape::printable;
 use crate::root::Root;
 use crate::trace::symbols::{Answer, FileSymbols, FunctionKind};
 
 /// Maximum number of files that are open at once.
 const MAX_OPEN: usize = 256;
+/// Maximum number of changed source files that are named.
+const MAX_NAMED: usize = 1 << 10;
 /// Offset of the class in an ELF file, and the class of 32-bit files.
 const ELF_CLASS: u64 = 4;
 const ELFCLASS32: u8 = 1;
@@ -48,6 +51,7 @@ pub struct CodeFiles {
     segments: HashMap<ModuleId, Vec<Segment>>,
     /// Code that is in no file.
     memory: MemoryCode,
+    changed_sources: BTreeSet<String>,
 }
 
 impl CodeFiles {
@@ -69,6 +73,7 @@ impl CodeFiles {
             kernel: None,
             segments: HashMap::new(),
             memory,
+            changed_sources: BTreeSet::new(),
         }
     }
 
@@ -96,6 +101,22 @@ impl CodeFiles {
         file.metadata()
             .is_ok_and(|metadata| metadata.is_file())
             .then_some(file)
+    }
+
+    /// Opens a source file to show it. Keeps in mind if it is newer than the trace.
+    pub fn open_source(&mut self, path: &Path) -> Option<File> {
+        let file = self.open(path)?;
+        let metadata = file.metadata().ok()?;
+        if self.symbols.mapped().is_newer(&metadata) && self.changed_sources.len() < MAX_NAMED {
+            let name = path.as_os_str().as_encoded_bytes();
+            self.changed_sources.insert(printable(name));
+        }
+        Some(file)
+    }
+
+    /// The source files that were shown, and have changed since the trace was written.
+    pub fn changed_sources(&self) -> impl Iterator<Item = &str> {
+        self.changed_sources.iter().map(String::as_str)
     }
 
     /// The loaded segments of a module's file.

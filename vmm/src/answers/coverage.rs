@@ -342,7 +342,7 @@ fn add_branches<W: Watch>(
 pub fn source_lines<W: Watch>(profile: &mut Loaded<W>, path: &str) -> Vec<String> {
     let (code, _) = profile.code();
     let mut bytes = Vec::new();
-    let file = code.files.open(Path::new(path));
+    let file = code.files.open_source(Path::new(path));
     // What cannot be read is shown without its text.
     let _ = file.map(|file| file.take(MAX_SOURCE).read_to_end(&mut bytes));
     let text = String::from_utf8_lossy(&bytes);

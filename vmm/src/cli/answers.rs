@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use vbts_trace::profile::{Counts, Watch};
 
 use super::report::{ReportArgs, What};
-use super::report_files::{Source, Trace, say_file_problems, say_unnamed};
+use super::report_files::{Source, Trace, say_file_problems, say_files, say_unnamed};
 use super::report_process;
 use crate::answers::{
     self, By, Calls, CodeFiles, Loaded, Moment, Out, PerfError, Range, Samples, Selection, Timeline,
@@ -54,13 +54,13 @@ pub fn main(args: &ReportArgs, output: Output) -> Result<u8, Failure> {
         What::Timeline => {
             let mut profile = report.load(trace, files, Timeline::default())?;
             report.write(|out| answers::timeline(&mut profile, out))?;
-            say_problems(&mut profile);
+            say_problems(&mut profile, "");
         }
         What::Firefox => {
             let title = trace.reader.run().command.join(" ");
             let mut profile = report.load(trace, files, Samples::default())?;
             report.write(|out| answers::firefox(&mut profile, &title, out))?;
-            say_problems(&mut profile);
+            say_problems(&mut profile, "");
         }
         What::Perf => report.perf(trace, files)?,
         What::Tail | What::Where => {
@@ -68,13 +68,15 @@ pub fn main(args: &ReportArgs, output: Output) -> Result<u8, Failure> {
             let steps = if tail { args.steps } else { 1 };
             let mut profile = report.load(trace, files, Moment::new(steps, tail))?;
             report.write(|out| answers::moment(&mut profile, !tail, out))?;
-            say_problems(&mut profile);
+            say_problems(&mut profile, "");
         }
         What::Diff => {
             let calls = Calls::new(trace.reader.run().streams);
+            let good_name = format!("{}: ", trace.name);
             let mut good = report.load(trace, files, calls)?;
             let (trace, files) = other.context("diff needs two traces")?.read()?;
             let calls = Calls::new(trace.reader.run().streams);
+            let bad_name = format!("{}: ", trace.name);
             let mut bad = report.load(trace, files, calls)?;
             let only = args.module.as_deref();
             if let Some(name) = only
@@ -84,7 +86,8 @@ pub fn main(args: &ReportArgs, output: Output) -> Result<u8, Failure> {
                 return Err(anyhow!("No code of {name} was executed").into());
             }
             report.write(|out| answers::diff(&mut good, &mut bad, only, args.limit, out))?;
-            say_problems(&mut bad);
+            say_problems(&mut good, &good_name);
+            say_problems(&mut bad, &bad_name);
         }
         _ => {
             let selection = selection(args, &trace)?;
@@ -97,7 +100,7 @@ pub fn main(args: &ReportArgs, output: Output) -> Result<u8, Failure> {
             }
             let module = module.unwrap_or(0);
             report.write(|out| answer(args, &mut profile, &selection, &title, module, out))?;
-            say_problems(&mut profile);
+            say_problems(&mut profile, "");
         }
     }
     Ok(0)
@@ -238,8 +241,8 @@ fn progress_bar() -> ProgressBar {
     }
 }
 
-/// Says what the answer lacks.
-fn say_problems<W: Watch>(profile: &mut Loaded<W>) {
+/// Says what the answer lacks. Each message begins with `of`.
+fn say_problems<W: Watch>(profile: &mut Loaded<W>, of: &str) {
     let Counts {
         no_code,
         gaps,
@@ -278,7 +281,7 @@ fn say_problems<W: Watch>(profile: &mut Loaded<W>) {
         ),
     ];
     for (count, message) in lacks.iter().filter(|(count, _)| *count > 0) {
-        say(format_args!("{count} {message}"));
+        say(format_args!("{of}{count} {message}"));
     }
     let (code, _) = profile.code();
     let (changed, replaced) = (
@@ -286,15 +289,20 @@ fn say_problems<W: Watch>(profile: &mut Loaded<W>) {
         "is not the file that was traced, by its build ID: its code is shown by address, without \
          instructions",
     );
-    say_file_problems(code.files.symbols.mapped(), changed, replaced);
+    say_file_problems(of, code.files.symbols.mapped(), changed, replaced);
+    say_files(
+        of,
+        code.files.changed_sources(),
+        "changed after the trace, so that its lines can be other ones",
+    );
     let replaced = code.files.replaced();
     if replaced > 0 {
         say(format_args!(
-            "{replaced} functions of JIT compilers were replaced while the program ran: \
+            "{of}{replaced} functions of JIT compilers were replaced while the program ran: \
              what was executed at their addresses counts for the last ones"
         ));
     }
-    say_unnamed(code.files.symbols.unnamed());
+    say_unnamed(of, code.files.symbols.unnamed());
 }
 
 /// Writes an answer to the output.

@@ -337,8 +337,8 @@ impl Report {
             "changed after the trace, so that its names can be wrong",
             "is not the file that was traced, by its build ID: it has no names",
         );
-        say_file_problems(self.symbols.mapped(), changed, replaced);
-        say_unnamed(self.symbols.readable_unnamed());
+        say_file_problems("", self.symbols.mapped(), changed, replaced);
+        say_unnamed("", self.symbols.readable_unnamed());
     }
 
     fn write(&mut self) -> anyhow::Result<()> {

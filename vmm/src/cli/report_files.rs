@@ -235,9 +235,9 @@ impl Source {
     }
 }
 
-/// Says which of the mapped files could not be used. The texts are for a file that has changed
-/// since the trace, and for another one.
-pub fn say_file_problems(files: &MappedFiles, changed: &str, replaced: &str) {
+/// Says which of the mapped files could not be used. Each message begins with `of`. The texts are
+/// for a file that has changed since the trace, and for another one.
+pub fn say_file_problems(of: &str, files: &MappedFiles, changed: &str, replaced: &str) {
     for (problem, message) in [
         (Problem::Changed, changed),
         (Problem::Replaced, replaced),
@@ -247,21 +247,26 @@ pub fn say_file_problems(files: &MappedFiles, changed: &str, replaced: &str) {
         ),
     ] {
         let names = files.problems().filter(|(_, is)| *is == problem);
-        let names: Vec<&str> = names.map(|(name, _)| name).collect();
-        let more = names.len().saturating_sub(NAMED);
-        for name in names.iter().take(NAMED) {
-            say(format_args!("{name} {message}"));
-        }
-        if more > 0 {
-            say(format_args!("{more} more files: the same"));
-        }
+        say_files(of, names.map(|(name, _)| name), message);
     }
 }
 
-/// Says for which files names are missing.
-pub fn say_unnamed(unnamed: &Unnamed) {
+/// Says what is true of some files, and names the first of them. Each message begins with `of`.
+pub fn say_files<'a>(of: &str, names: impl Iterator<Item = &'a str>, message: &str) {
+    let names: Vec<&str> = names.collect();
+    let more = names.len().saturating_sub(NAMED);
+    for name in names.iter().take(NAMED) {
+        say(format_args!("{of}{name} {message}"));
+    }
+    if more > 0 {
+        say(format_args!("{of}{more} more files: the same"));
+    }
+}
+
+/// Says for which files names are missing. The message begins with `of`.
+pub fn say_unnamed(of: &str, unnamed: &Unnamed) {
     if !unnamed.is_empty() {
-        say(format_args!("names are missing of {unnamed}"));
+        say(format_args!("{of}names are missing of {unnamed}"));
     }
 }
 

@@ -61,6 +61,12 @@ pub(super) fn replaced(machine: &Machine) -> Result<()> {
         ensure!(!rows.contains("insert"), "{what}: {rows}");
         ensure!(rows.contains("answers+0x"), "{what}: {rows}");
     }
+    let mut command = machine.command(["report", "diff"]);
+    command.args([&trace, &trace]);
+    let run = machine::finish(command)?.expect(0)?;
+    let of_a_trace = format!("vbts: {}: {message}", trace.display());
+    let said = run.stderr.matches(&of_a_trace).count();
+    ensure!(said == 2, "said {said} times: {}", run.stderr);
     let mut command = machine.command(["report", "json", "--only", "insert"]);
     command.arg(&trace);
     let run = machine::finish(command)?.expect(0)?;
@@ -69,6 +75,31 @@ pub(super) fn replaced(machine: &Machine) -> Result<()> {
         "{}",
         run.stderr
     );
+    Ok(())
+}
+
+/// The lines of a source file that is newer than the trace may be other ones.
+pub(super) fn changed_source(machine: &Machine) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let path = |name: &str| directory.path().join(name);
+    let (source, trace) = (path("answers.c"), path("a.btrace"));
+    std::fs::copy(programs::source("answers.c"), &source)?;
+    let program = programs::gcc(&source, &path("answers"), &["-O0", "-g"])?;
+    machine
+        .trace("btrace", &trace, &[], &[program])?
+        .expect(0)?;
+    let said = || -> Result<bool> {
+        let mut command = machine.command(["report", "lines"]);
+        command.arg(&trace);
+        let run = machine::finish(command)?.expect(0)?;
+        let message = format!("{} changed after the trace", source.display());
+        Ok(run.stderr.contains(&message))
+    };
+    ensure!(!said()?, "a source file that is older than the trace");
+    let mut text = std::fs::read(&source)?;
+    text.insert(0, b'\n');
+    std::fs::write(&source, text)?;
+    ensure!(said()?, "nothing is said of a changed source file");
     Ok(())
 }
 

@@ -76,6 +76,11 @@ impl MappedFiles {
         self.build_ids.get(name).map(Vec::as_slice)
     }
 
+    /// Whether the contents of a file have changed since the trace was written.
+    pub fn is_newer(&self, file: &Metadata) -> bool {
+        self.traced.is_some_and(|traced| is_newer(file, traced))
+    }
+
     /// What is wrong with those that were opened, by their names.
     pub fn problems(&self) -> impl Iterator<Item = (&str, Problem)> {
         self.problems
@@ -113,15 +118,15 @@ impl MappedFiles {
 
     /// Returns `file` if it is the one that was traced.
     fn check(&mut self, name: &str, file: File, metadata: Metadata) -> Option<(File, Metadata)> {
-        let Some(traced) = self.traced else {
+        if self.traced.is_none() {
             return Some((file, metadata));
-        };
+        }
         if let Some(known) = self.build_ids.get(name) {
             if build_id(&file).as_ref() != Some(known) {
                 self.add_problem(name, Problem::Replaced);
                 return None;
             }
-        } else if is_newer(&metadata, traced) {
+        } else if self.is_newer(&metadata) {
             self.add_problem(name, Problem::Changed);
         }
         Some((file, metadata))
