@@ -3,8 +3,10 @@
 
 use std::env;
 use std::fs::File;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
+use crate::elf::digits;
 use crate::root::Root;
 
 /// Directory of the debug files of distributions, in the guest.
@@ -33,22 +35,40 @@ impl DebugFiles {
         Self { cache }
     }
 
-    /// Opens the debug file of a file with this build ID in the guest with this root.
-    pub fn open(&self, root: &Root, build_id: &[u8]) -> Option<File> {
-        let (first, rest) = build_id.split_first()?;
-        let (first, rest) = (format!("{first:02x}"), hex(rest));
+    /// Opens the debug file of a file with this build ID in the guest with this root, if there is
+    /// one.
+    ///
+    /// # Errors
+    /// There is one, and it cannot be opened.
+    pub fn open(&self, root: &Root, build_id: &[u8]) -> io::Result<Option<File>> {
+        let Some((first, rest)) = build_id.split_at_checked(1) else {
+            return Ok(None);
+        };
+        let (first, rest) = (digits(first), digits(rest));
         let name = format!("{DISTRIBUTION}/{first}/{rest}.debug");
-        let file = root.open_file(Path::new(&name)).ok();
-        file.or_else(|| {
-            let name = format!("/{first}{rest}/debuginfo");
-            let file = self.cache.as_ref()?.open_file(Path::new(&name)).ok()?;
-            file.metadata().ok()?.is_file().then_some(file)
-        })
+        let file = if_there(root.open_file(Path::new(&name)))?;
+        let (None, Some(cache)) = (&file, &self.cache) else {
+            return Ok(file);
+        };
+        let name = format!("/{first}{rest}/debuginfo");
+        let Some(file) = if_there(cache.open_file(Path::new(&name)))? else {
+            return Ok(None);
+        };
+        Ok(file.metadata()?.is_file().then_some(file))
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+/// A file, or nothing if there is none, or none for this process.
+fn if_there(file: io::Result<File>) -> io::Result<Option<File>> {
+    match file {
+        Ok(file) => Ok(Some(file)),
+        Err(error) => match error.kind() {
+            ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::PermissionDenied => {
+                Ok(None)
+            }
+            _ => Err(error),
+        },
+    }
 }
 
 /// The directories of the cache, of which the first that exists is used (debuginfod-find(1)):
@@ -95,13 +115,13 @@ mod tests {
             cache: Root::open(at).ok(),
         };
         let found = |text: &str| {
-            let mut file = files.open(&root, &[0xAB, 0, 0x1C]).unwrap();
+            let mut file = files.open(&root, &[0xAB, 0, 0x1C]).unwrap().unwrap();
             let mut read = String::new();
             std::io::Read::read_to_string(&mut file, &mut read).unwrap();
             assert_eq!(read, text);
         };
-        assert!(files.open(&root, &[0xAB, 0, 0x1C]).is_none());
-        assert!(files.open(&root, &[]).is_none());
+        assert!(files.open(&root, &[0xAB, 0, 0x1C]).unwrap().is_none());
+        assert!(files.open(&root, &[]).unwrap().is_none());
         std::fs::create_dir_all(at.join("ab001c")).unwrap();
         std::fs::write(at.join("ab001c/debuginfo"), "cache").unwrap();
         found("cache");

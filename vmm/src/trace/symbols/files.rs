@@ -25,6 +25,9 @@ const MAX_RESETS: u32 = 64;
 
 const TOO_LARGE: &str = "its symbols are too large";
 const NO_LINES: &str = "no source lines: its debugging information is too large";
+const UNREADABLE: &str = "it cannot be read";
+const PARTLY_UNREADABLE: &str = "a part of it cannot be read";
+const NO_DEBUG_FILE: &str = "its debug file cannot be opened";
 const NO_SYMBOLS: &str = "it has no symbols";
 const NOT_OPENED: &str = "it cannot be opened";
 const NOT_TRACED: &str = "it is not the file that was traced, by its build ID";
@@ -239,8 +242,14 @@ impl Files {
                 build_id,
             } if build_id.len() <= MAX_BUILD_ID => {
                 // The file that the user names as the kernel has what there is.
-                let wanted = Some(build_id).filter(|_| !is_kernel);
-                wanted.and_then(|id| self.debug_files.open(self.mapped.root(), id))
+                let found = match is_kernel {
+                    true => Ok(None),
+                    false => self.debug_files.open(self.mapped.root(), build_id),
+                };
+                found.unwrap_or_else(|_| {
+                    self.unnamed.add(&file.name, NO_DEBUG_FILE);
+                    None
+                })
             }
             Reply::Opened {
                 refused: Some(refusal),
@@ -269,19 +278,29 @@ impl Files {
         } else if refused == Some(Refusal::TooLarge) && file.lines {
             file.lines = false;
             self.unnamed.add(&file.name, NO_LINES);
+        } else if refused == Some(Refusal::Unreadable) {
+            self.unnamed.add(&file.name, PARTLY_UNREADABLE);
         }
         Ok(())
     }
 
+    fn is_kernel(&self, id: FileId) -> bool {
+        let file = self.files.get(&id);
+        file.is_some_and(|file| matches!(file.place, Place::Kernel(_)))
+    }
+
     fn refused(&mut self, id: FileId, refusal: Refusal) {
-        if refusal == Refusal::TooLarge {
-            if !self.reset() {
-                self.give_up(id, TOO_LARGE);
-            }
-        } else if let Some(file) = self.files.get_mut(&id) {
-            file.state = State::Bad;
-            if matches!(file.place, Place::Kernel(_)) {
-                self.unnamed.add(&file.name, NO_SYMBOLS);
+        let is_kernel = self.is_kernel(id);
+        match refusal {
+            Refusal::TooLarge if self.reset() => {}
+            Refusal::TooLarge => self.give_up(id, TOO_LARGE),
+            Refusal::Unreadable => self.give_up(id, UNREADABLE),
+            Refusal::NotElf if is_kernel => self.give_up(id, NO_SYMBOLS),
+            // It can be executable code in another format.
+            Refusal::NotElf => {
+                if let Some(file) = self.files.get_mut(&id) {
+                    file.state = State::Bad;
+                }
             }
         }
     }

@@ -213,4 +213,6 @@ pub enum Refusal {
     NotElf,
     /// It has more than the process reads.
     TooLarge,
+    /// The host cannot read it.
+    Unreadable,
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use serde::Deserialize;
 
-use super::{FileId, Files, Place, TOO_LARGE};
+use super::{FileId, Files, TOO_LARGE};
 use crate::trace::symbols::connection::Gone;
 use crate::trace::symbols::protocol::{
     Action, Answer, CodePlace, FunctionRange, LineRow, MAX_ADDRESSES, Reply, Wanted,
@@ -68,11 +68,6 @@ impl Files {
             }
         }
         None
-    }
-
-    fn is_kernel(&self, id: FileId) -> bool {
-        let file = self.files.get(&id);
-        file.is_some_and(|file| matches!(file.place, Place::Kernel(_)))
     }
 
     /// The functions of a file, sorted by their start, at most `most`.

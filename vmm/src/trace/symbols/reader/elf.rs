@@ -5,6 +5,7 @@
 
 use std::cell::Cell;
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::FileExt as _;
 
 use object::{CompressedData, CompressionFormat};
@@ -175,7 +176,7 @@ impl<'a> ElfFile<'a> {
     fn read(&self, offset: u64, size: u64) -> Result<Vec<u8>, Refusal> {
         let mut bytes = vec![0; self.take(size)?];
         let read = self.file.read_exact_at(&mut bytes, offset);
-        read.map(|()| bytes).map_err(|_| Refusal::NotElf)
+        read.map(|()| bytes).map_err(|error| refusal(&error))
     }
 
     /// Takes `size` bytes from what may still be read.
@@ -380,6 +381,15 @@ impl<'a> ElfFile<'a> {
 pub(super) fn take(left: &Cell<u64>, size: u64) -> Result<usize, Refusal> {
     left.set(left.get().checked_sub(size).ok_or(Refusal::TooLarge)?);
     usize::try_from(size).map_err(|_| Refusal::TooLarge)
+}
+
+/// Why bytes could not be read: the host did not read them, or the file does not have them.
+pub(super) fn refusal(error: &io::Error) -> Refusal {
+    match error.raw_os_error() {
+        // No file has such an offset.
+        None | Some(libc::EINVAL) => Refusal::NotElf,
+        Some(_) => Refusal::Unreadable,
+    }
 }
 
 /// What a part of the file has: nothing, if it is malformed.

@@ -100,7 +100,7 @@ impl Objects {
         if let Some(debug_file) = &debug_file {
             // A debug file that is none is missing.
             let added = object.add_debug_file(debug_file, budget);
-            refused = added.err().filter(|refusal| *refusal == Refusal::TooLarge);
+            refused = added.err().filter(|refusal| *refusal != Refusal::NotElf);
         }
         object.finish();
         if lines {

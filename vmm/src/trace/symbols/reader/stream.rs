@@ -8,7 +8,7 @@ use std::io::{self, BufReader, Read, Seek as _, SeekFrom};
 use flate2::bufread::ZlibDecoder;
 use ruzstd::decoding::StreamingDecoder;
 
-use super::elf::take;
+use super::elf::{refusal, take};
 use crate::host::FileAt;
 use crate::trace::symbols::protocol::Refusal;
 
@@ -64,7 +64,7 @@ impl<'a> Stream<'a> {
     /// Appends the next `size` bytes to `out`. Returns false if there are fewer.
     ///
     /// # Errors
-    /// There is no memory for them.
+    /// There is no memory for them, or the host cannot read them.
     pub fn read(&mut self, size: u64, out: &mut Vec<u8>) -> Result<bool, Refusal> {
         take(self.left, size)?;
         let source: &mut dyn Read = match &mut self.source {
@@ -72,23 +72,37 @@ impl<'a> Stream<'a> {
             Source::Decompressed(decoder) => decoder,
         };
         let read = source.take(size).read_to_end(out);
-        Ok(read.is_ok_and(|read| read as u64 == size))
+        is_whole(read.map(|read| read as u64), size)
     }
 
     /// Passes `size` bytes. Returns false if there are fewer, if that is known.
-    pub fn skip(&mut self, size: u64) -> bool {
+    ///
+    /// # Errors
+    /// The host cannot read them.
+    pub fn skip(&mut self, size: u64) -> Result<bool, Refusal> {
         match &mut self.source {
             Source::Plain(part) => {
                 let left = part.limit().checked_sub(size);
                 part.set_limit(left.unwrap_or(0));
                 let distance = i64::try_from(size).ok().filter(|_| left.is_some());
                 let moved = distance.map(|by| part.get_mut().seek(SeekFrom::Current(by)));
-                matches!(moved, Some(Ok(_)))
+                Ok(matches!(moved, Some(Ok(_))))
             }
             Source::Decompressed(decoder) => {
                 let passed = io::copy(&mut decoder.take(size), &mut io::sink());
-                passed.is_ok_and(|passed| passed == size)
+                is_whole(passed, size)
             }
         }
+    }
+}
+
+/// Whether what was read is all that was wanted. What cannot be decompressed is not there.
+fn is_whole(read: io::Result<u64>, size: u64) -> Result<bool, Refusal> {
+    match read {
+        Ok(read) => Ok(read == size),
+        Err(error) => match refusal(&error) {
+            Refusal::NotElf => Ok(false),
+            refusal => Err(refusal),
+        },
     }
 }

@@ -25,7 +25,7 @@ const UNIT: usize = 1024;
 /// other places of `.debug_info` are wrong in what it returns. What is malformed ends it.
 ///
 /// # Errors
-/// They are too large.
+/// They are too large, or the host cannot read them.
 pub fn first_entries(
     info: &mut Stream<'_>,
     abbreviations: &gimli::DebugAbbrev<Data>,
@@ -62,7 +62,7 @@ pub fn first_entries(
                 break;
             }
         }
-        if !info.skip(length - read) {
+        if !info.skip(length - read)? {
             return Ok(units);
         }
     }
