@@ -185,7 +185,7 @@ def own_report(directory, status, _):
         yield "there is no report"
 
 
-def report(what):
+def report(what, *options):
     """A report of the trace that `prepare` keeps in the directory of the first run."""
     complete = None
 
@@ -197,17 +197,18 @@ def report(what):
         nonlocal complete
         text = read(directory, "report")
         if complete is None:
-            complete = text
+            complete = (text, messages)
         if status != 0:
             if text:
                 yield "a part of the report is left"
-        elif text != complete and not messages.strip() and "missing" not in (text or ""):
+        elif text != complete[0] and messages == complete[1]:
             yield "the report differs from that without a fault"
 
     return Scenario(
-        f"report {what}",
+        " ".join(["report", what, *options]),
         lambda directory: [
-            *["report", what, *UNCONFINED, "--output", os.path.join(directory, "report")],
+            *["report", what, *options, *UNCONFINED],
+            *["--output", os.path.join(directory, "report")],
             os.path.join(directory, "trace.btrace"),
         ],
         defects,
@@ -283,6 +284,7 @@ def scenarios():
             own_report,
         ),
         report("text"),
+        report("json", "--only", "kill"),
         report("functions"),
         report("html"),
         report("perf"),

@@ -4,8 +4,9 @@
 //! a process of its own (`trace/symbols`). Code is only read, at most some pages at a time, and
 //! given to a disassembler that accepts any bytes.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
+use std::io::{ErrorKind, Read as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -18,12 +19,11 @@ use super::memory_code::MemoryCode;
 use crate::elf::Segment;
 use crate::elf::file::{build_id, segments};
 use crate::escape::printable;
-use crate::root::Root;
-use crate::trace::symbols::{Answer, FileSymbols, FunctionKind};
+use crate::trace::symbols::{Answer, FileSymbols, FunctionKind, Problem};
 
 /// Maximum number of files that are open at once.
 const MAX_OPEN: usize = 256;
-/// Maximum number of changed source files that are named.
+/// Maximum number of source files that are named because something is wrong with them.
 const MAX_NAMED: usize = 1 << 10;
 /// Offset of the class in an ELF file, and the class of 32-bit files.
 const ELF_CLASS: u64 = 4;
@@ -41,7 +41,6 @@ struct Kernel {
 /// The traced files.
 #[derive(Debug)]
 pub struct CodeFiles {
-    root: Root,
     /// Their symbols.
     pub symbols: FileSymbols,
     /// Source files below this directory are named relative to it.
@@ -51,14 +50,13 @@ pub struct CodeFiles {
     segments: HashMap<ModuleId, Vec<Segment>>,
     /// Code that is in no file.
     memory: MemoryCode,
-    changed_sources: BTreeSet<String>,
+    source_problems: BTreeMap<String, Problem>,
 }
 
 impl CodeFiles {
-    /// The files below `root`, as they were at `traced`, for a program that was started in
+    /// The files of `symbols`, as they were at `traced`, for a program that was started in
     /// `directory`.
     pub fn new(
-        root: Root,
         mut symbols: FileSymbols,
         memory: MemoryCode,
         directory: PathBuf,
@@ -66,14 +64,13 @@ impl CodeFiles {
     ) -> Self {
         symbols.mapped_mut().set_traced(traced);
         Self {
-            root,
             symbols,
             directory,
             open: HashMap::new(),
             kernel: None,
             segments: HashMap::new(),
             memory,
-            changed_sources: BTreeSet::new(),
+            source_problems: BTreeMap::new(),
         }
     }
 
@@ -95,28 +92,47 @@ impl CodeFiles {
         self.symbols.set_kernel(file, name);
     }
 
-    /// Opens a file of the guest, for example a source file.
-    pub fn open(&self, path: &Path) -> Option<File> {
-        let file = self.root.open_file(path).ok()?;
-        file.metadata()
-            .is_ok_and(|metadata| metadata.is_file())
-            .then_some(file)
-    }
-
-    /// Opens a source file to show it. Keeps in mind if it is newer than the trace.
+    /// Opens a source file, if there is one. Keeps in mind what is wrong with it.
     pub fn open_source(&mut self, path: &Path) -> Option<File> {
-        let file = self.open(path)?;
-        let metadata = file.metadata().ok()?;
-        if self.symbols.mapped().is_newer(&metadata) && self.changed_sources.len() < MAX_NAMED {
-            let name = path.as_os_str().as_encoded_bytes();
-            self.changed_sources.insert(printable(name));
+        let files = self.symbols.mapped();
+        match files.open_regular(path) {
+            Ok((file, metadata)) => {
+                if files.is_newer(&metadata) {
+                    self.add_source_problem(path, Problem::Changed);
+                }
+                Some(file)
+            }
+            Err(error) => {
+                if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) {
+                    self.add_source_problem(path, Problem::Missing);
+                }
+                None
+            }
         }
-        Some(file)
     }
 
-    /// The source files that were shown, and have changed since the trace was written.
-    pub fn changed_sources(&self) -> impl Iterator<Item = &str> {
-        self.changed_sources.iter().map(String::as_str)
+    /// The first bytes of a source file, `most` at most; none if there is no such file.
+    pub fn read_source(&mut self, path: &Path, most: u64) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        if let Some(file) = self.open_source(path)
+            && file.take(most).read_to_end(&mut bytes).is_err()
+        {
+            self.add_source_problem(path, Problem::Missing);
+        }
+        bytes
+    }
+
+    fn add_source_problem(&mut self, path: &Path, problem: Problem) {
+        if self.source_problems.len() < MAX_NAMED {
+            let name = printable(path.as_os_str().as_encoded_bytes());
+            self.source_problems.insert(name, problem);
+        }
+    }
+
+    /// The source files that have this problem.
+    pub fn sources_with(&self, problem: Problem) -> impl Iterator<Item = &str> {
+        let sources = self.source_problems.iter();
+        sources.filter_map(move |(name, is)| (*is == problem).then_some(name.as_str()))
     }
 
     /// The loaded segments of a module's file.
@@ -134,8 +150,9 @@ impl CodeFiles {
         if let Some(traced) = self.symbols.mapped().build_id(path) {
             return Some(traced.to_vec());
         }
-        let path = Path::new(path);
-        build_id(&self.open(path.is_absolute().then_some(path)?)?)
+        let path = Some(Path::new(path)).filter(|path| path.is_absolute())?;
+        let (file, _) = self.symbols.mapped().open_regular(path).ok()?;
+        build_id(&file)
     }
 
     /// The build ID of the kernel.

@@ -2,7 +2,6 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use iced_x86::{Decoder, DecoderOptions, Instruction};
@@ -193,8 +192,11 @@ pub fn coverage<W: Watch>(profile: &mut Loaded<W>, selection: &Selection) -> Cov
             }
             true
         });
-        let open = |path: &Path| code.files.open(path).is_some();
-        let numbers = paths.list.iter().map(|path| sources.number(path, open));
+        let mut open = |path: &Path| code.files.open_source(path).is_some();
+        let numbers = paths
+            .list
+            .iter()
+            .map(|path| sources.number(path, &mut open));
         let numbers: Vec<Option<u32>> = numbers.collect();
         rows.retain_mut(|row| {
             let number = numbers.get(row.file as usize).copied().flatten();
@@ -341,10 +343,7 @@ fn add_branches<W: Watch>(
 /// The lines of a source file, as printable text.
 pub fn source_lines<W: Watch>(profile: &mut Loaded<W>, path: &str) -> Vec<String> {
     let (code, _) = profile.code();
-    let mut bytes = Vec::new();
-    let file = code.files.open_source(Path::new(path));
-    // What cannot be read is shown without its text.
-    let _ = file.map(|file| file.take(MAX_SOURCE).read_to_end(&mut bytes));
+    let bytes = code.files.read_source(Path::new(path), MAX_SOURCE);
     let text = String::from_utf8_lossy(&bytes);
     text.lines()
         .take(MAX_LINES)

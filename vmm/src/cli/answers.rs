@@ -16,6 +16,7 @@ use crate::answers::{
 use crate::exit::{Failure, say};
 use crate::host::Workers;
 use crate::host::output::{Output, OutputError};
+use crate::trace::symbols::Problem;
 
 /// Maximum number of threads that decode: one more takes some 70 MB, and those that count what four
 /// have decoded are not faster.
@@ -290,11 +291,15 @@ fn say_problems<W: Watch>(profile: &mut Loaded<W>, of: &str) {
          instructions",
     );
     say_file_problems(of, code.files.symbols.mapped(), changed, replaced);
-    say_files(
-        of,
-        code.files.changed_sources(),
-        "changed after the trace, so that its lines can be other ones",
-    );
+    for (problem, message) in [
+        (
+            Problem::Changed,
+            "changed after the trace, so that its lines can be other ones",
+        ),
+        (Problem::Missing, "cannot be read"),
+    ] {
+        say_files(of, code.files.sources_with(problem), message);
+    }
     let replaced = code.files.replaced();
     if replaced > 0 {
         say(format_args!(

@@ -191,7 +191,6 @@ pub fn open_root(args: &ReportArgs) -> Result<Root, Failure> {
 pub struct Source {
     trace: TraceFile,
     kernel: Kernel,
-    root: Root,
     symbols: FileSymbols,
     memory: MemoryCode,
 }
@@ -207,7 +206,6 @@ impl Source {
         Ok(Self {
             trace: TraceFile::open(args, path)?,
             kernel: Kernel::find(args),
-            root: open_root(args)?,
             symbols: symbols.context("Cannot start the process that reads symbols")?,
             memory: MemoryCode::new().context("Cannot make a file in memory")?,
         })
@@ -222,7 +220,7 @@ impl Source {
         let trace = self.trace.read()?;
         let run = trace.reader.run();
         let directory = run.directory.clone().into();
-        let mut files = CodeFiles::new(self.root, self.symbols, self.memory, directory, traced);
+        let mut files = CodeFiles::new(self.symbols, self.memory, directory, traced);
         if run.scope != "user"
             && let Some((path, file)) = self.kernel.of(
                 run,

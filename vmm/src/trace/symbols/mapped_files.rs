@@ -107,7 +107,11 @@ impl MappedFiles {
         }
     }
 
-    fn open_regular(&self, path: &Path) -> io::Result<(File, Metadata)> {
+    /// Opens the regular file at `path` in the guest.
+    ///
+    /// # Errors
+    /// Those of `open`, or there is none.
+    pub fn open_regular(&self, path: &Path) -> io::Result<(File, Metadata)> {
         let file = self.root.open_file(path)?;
         let metadata = file.metadata()?;
         match metadata.is_file() {
