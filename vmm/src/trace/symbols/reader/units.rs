@@ -111,6 +111,41 @@ fn first_entry(unit: &[u8], abbreviations: &gimli::DebugAbbrev<Data>) -> Option<
         .ok()?;
     let mut entries = header.entries_raw(&table, None).ok()?;
     let entry = entries.read_abbreviation().ok()??;
-    entries.skip_attributes(entry.attributes()).ok()?;
+    for attribute in entry.attributes() {
+        // The library adds up the sizes of those that it skips, and the file chooses them.
+        entries.read_attribute(*attribute).ok()?;
+    }
     Some(entries.next_offset().0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use gimli::{DebugAbbrev, constants};
+
+    use super::*;
+
+    /// A unit of version 4, whose entry has attributes of these forms and this contents.
+    fn end_of_entry(forms: &[u16], contents: &[u8]) -> Option<usize> {
+        let mut abbreviations = vec![1, constants::DW_TAG_compile_unit.0 as u8, 0];
+        for form in forms {
+            abbreviations.extend([constants::DW_AT_name.0 as u8, *form as u8]);
+        }
+        abbreviations.extend([0; 3]);
+        let abbreviations = DebugAbbrev::from(Data::new(Arc::from(abbreviations), LittleEndian));
+        let head = [&[4, 0], &[0; 4][..], &[8, 1], contents].concat();
+        let length = (head.len() as u32).to_le_bytes();
+        first_entry(&[&length[..], &head].concat(), &abbreviations)
+    }
+
+    #[test]
+    fn sizes_of_attributes_do_not_add_up_to_too_much() {
+        let (block, data) = (constants::DW_FORM_block.0, constants::DW_FORM_data8.0);
+        let small = [&[2, 7, 7][..], &[0; 8]].concat();
+        assert_eq!(end_of_entry(&[block, data], &small), Some(12 + small.len()));
+        // The largest size that there is.
+        let large = [&[0xFF; 9][..], &[1], &[0; 8]].concat();
+        assert_eq!(end_of_entry(&[block, data], &large), None);
+    }
 }
