@@ -83,11 +83,16 @@ def incomplete_json(text, status):
         except ValueError:
             yield f"a line is cut: {line[:80]}"
             return
+    yield from wrong_summary(last, branches, status)
+
+
+def wrong_summary(last, records, status):
+    """What is wrong with the last object of a trace or of an index with so many records."""
     if last.get("kind") != "summary":
         if status == 0:
-            yield "the trace has no summary"
-    elif last["records"] != branches:
-        yield f"the summary counts {last['records']} records, and the trace has {branches}"
+            yield "there is no summary"
+    elif last["records"] != records:
+        yield f"the summary counts {last['records']} records, and there are {records}"
 
 
 def json_trace(directory, status, _):
@@ -155,11 +160,7 @@ def trace_of_tasks(directory, status, _):
     last = {}
     for line in index.split("\n")[:-1]:
         last = json.loads(line)
-    if last.get("kind") != "summary":
-        if status == 0:
-            yield "the index has no summary"
-    elif last["records"] != records:
-        yield f"the summary counts {last['records']} records, and the files have {records}"
+    yield from wrong_summary(last, records, status)
 
 
 def long_trace(directory, status, messages):

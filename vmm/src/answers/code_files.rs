@@ -4,7 +4,7 @@
 //! a process of its own (`trace/symbols`). Code is only read, at most some pages at a time, and
 //! given to a disassembler that accepts any bytes.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{ErrorKind, Read as _};
 use std::os::unix::fs::FileExt as _;
@@ -18,13 +18,10 @@ use vbts_trace::profile::modules::{Module, ModuleId, ModuleKind, extend_32};
 use super::memory_code::MemoryCode;
 use crate::elf::Segment;
 use crate::elf::file::{build_id, segments};
-use crate::escape::printable;
-use crate::trace::symbols::{Answer, FileSymbols, FunctionKind, Problem};
+use crate::trace::symbols::{Answer, FileSymbols, FunctionKind, Problem, Problems};
 
 /// Maximum number of files that are open at once.
 const MAX_OPEN: usize = 256;
-/// Maximum number of source files that are named because something is wrong with them.
-const MAX_NAMED: usize = 1 << 10;
 /// Offset of the class in an ELF file, and the class of 32-bit files.
 const ELF_CLASS: u64 = 4;
 const ELFCLASS32: u8 = 1;
@@ -50,7 +47,7 @@ pub struct CodeFiles {
     segments: HashMap<ModuleId, Vec<Segment>>,
     /// Code that is in no file.
     memory: MemoryCode,
-    source_problems: BTreeMap<String, Problem>,
+    source_problems: Problems,
 }
 
 impl CodeFiles {
@@ -70,7 +67,7 @@ impl CodeFiles {
             kernel: None,
             segments: HashMap::new(),
             memory,
-            source_problems: BTreeMap::new(),
+            source_problems: Problems::default(),
         }
     }
 
@@ -94,17 +91,18 @@ impl CodeFiles {
 
     /// Opens a source file, if there is one. Keeps in mind what is wrong with it.
     pub fn open_source(&mut self, path: &Path) -> Option<File> {
+        let name = path.as_os_str().as_encoded_bytes();
         let files = self.symbols.mapped();
         match files.open_regular(path) {
             Ok((file, metadata)) => {
                 if files.is_newer(&metadata) {
-                    self.add_source_problem(path, Problem::Changed);
+                    self.source_problems.add(name, Problem::Changed);
                 }
                 Some(file)
             }
             Err(error) => {
                 if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) {
-                    self.add_source_problem(path, Problem::Missing);
+                    self.source_problems.add(name, Problem::Missing);
                 }
                 None
             }
@@ -117,22 +115,15 @@ impl CodeFiles {
         if let Some(file) = self.open_source(path)
             && file.take(most).read_to_end(&mut bytes).is_err()
         {
-            self.add_source_problem(path, Problem::Missing);
+            let name = path.as_os_str().as_encoded_bytes();
+            self.source_problems.add(name, Problem::Missing);
         }
         bytes
     }
 
-    fn add_source_problem(&mut self, path: &Path, problem: Problem) {
-        if self.source_problems.len() < MAX_NAMED {
-            let name = printable(path.as_os_str().as_encoded_bytes());
-            self.source_problems.insert(name, problem);
-        }
-    }
-
-    /// The source files that have this problem.
-    pub fn sources_with(&self, problem: Problem) -> impl Iterator<Item = &str> {
-        let sources = self.source_problems.iter();
-        sources.filter_map(move |(name, is)| (*is == problem).then_some(name.as_str()))
+    /// What is wrong with source files.
+    pub fn source_problems(&self) -> &Problems {
+        &self.source_problems
     }
 
     /// The loaded segments of a module's file.

@@ -298,7 +298,7 @@ fn say_problems<W: Watch>(profile: &mut Loaded<W>, of: &str) {
         ),
         (Problem::Missing, "cannot be read"),
     ] {
-        say_files(of, code.files.sources_with(problem), message);
+        say_files(of, code.files.source_problems().with(problem), message);
     }
     let replaced = code.files.replaced();
     if replaced > 0 {

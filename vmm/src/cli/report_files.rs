@@ -244,8 +244,7 @@ pub fn say_file_problems(of: &str, files: &MappedFiles, changed: &str, replaced:
             "cannot be opened; --root DIR says where the traced files are",
         ),
     ] {
-        let names = files.problems().filter(|(_, is)| *is == problem);
-        say_files(of, names.map(|(name, _)| name), message);
+        say_files(of, files.problems().with(problem), message);
     }
 }
 

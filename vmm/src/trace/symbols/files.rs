@@ -125,7 +125,7 @@ impl Files {
     /// The files without names.
     pub fn all_unnamed(&self) -> Unnamed {
         let mut all = self.unnamed.clone();
-        for (name, problem) in self.mapped.problems() {
+        for (name, problem) in self.mapped.problems().iter() {
             match problem {
                 Problem::Missing => all.add(name, NOT_OPENED),
                 Problem::Replaced => all.add(name, NOT_TRACED),

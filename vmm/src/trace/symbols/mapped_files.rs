@@ -31,6 +31,32 @@ pub enum Problem {
     Replaced,
 }
 
+/// What is wrong with files, by their names.
+#[derive(Debug, Default)]
+pub struct Problems(BTreeMap<String, Problem>);
+
+impl Problems {
+    /// Adds a file, if there are not too many.
+    pub fn add(&mut self, name: &[u8], problem: Problem) {
+        if self.0.len() < MAX_NAMED {
+            self.0.insert(printable(name), problem);
+        }
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, Problem)> {
+        self.0
+            .iter()
+            .map(|(name, problem)| (name.as_str(), *problem))
+    }
+
+    /// The names of the files that have this problem.
+    pub fn with(&self, problem: Problem) -> impl Iterator<Item = &str> {
+        self.iter()
+            .filter_map(move |(name, is)| (is == problem).then_some(name))
+    }
+}
+
 /// The mapped files of a trace.
 #[derive(Debug)]
 pub struct MappedFiles {
@@ -39,7 +65,7 @@ pub struct MappedFiles {
     traced: Option<SystemTime>,
     /// The build IDs of files when they were traced.
     build_ids: HashMap<String, Vec<u8>>,
-    problems: BTreeMap<String, Problem>,
+    problems: Problems,
 }
 
 impl MappedFiles {
@@ -49,7 +75,7 @@ impl MappedFiles {
             root,
             traced: None,
             build_ids: HashMap::new(),
-            problems: BTreeMap::new(),
+            problems: Problems::default(),
         }
     }
 
@@ -81,11 +107,9 @@ impl MappedFiles {
         self.traced.is_some_and(|traced| is_newer(file, traced))
     }
 
-    /// What is wrong with those that were opened, by their names.
-    pub fn problems(&self) -> impl Iterator<Item = (&str, Problem)> {
-        self.problems
-            .iter()
-            .map(|(name, problem)| (name.as_str(), *problem))
+    /// What is wrong with those that were opened.
+    pub fn problems(&self) -> &Problems {
+        &self.problems
     }
 
     /// Opens the file that is mapped as `name`: `None` if there is none, or another one than the
@@ -137,8 +161,8 @@ impl MappedFiles {
     }
 
     fn add_problem(&mut self, name: &str, problem: Problem) {
-        if self.problems.len() < MAX_NAMED && !is_anonymous(name) {
-            self.problems.insert(printable(name.as_bytes()), problem);
+        if !is_anonymous(name) {
+            self.problems.add(name.as_bytes(), problem);
         }
     }
 }
@@ -173,7 +197,7 @@ mod tests {
             let at = names.iter().position(|other| *other == name).unwrap();
             (name.to_owned(), problem, opened[at])
         };
-        files.problems().map(problem).collect()
+        files.problems().iter().map(problem).collect()
     }
 
     #[test]

@@ -42,7 +42,7 @@ pub use connection::{COMMAND, UNCONFINED};
 pub use debug_files::debuginfod_cache;
 use files::{FileId, Files};
 use labels::{LabelRange, Labels};
-pub use mapped_files::{MappedFiles, Problem};
+pub use mapped_files::{MappedFiles, Problem, Problems};
 pub use protocol::{Answer, CodePlace, FunctionKind, FunctionRange, Wanted};
 use source::Source;
 pub use unnamed::Unnamed;
