@@ -9,6 +9,9 @@ pub mod file;
 pub const HEADER_SIZE: usize = 64;
 /// Maximum size in bytes of a build ID.
 pub const MAX_BUILD_ID: usize = 64;
+/// Maximum size in bytes of the program headers. Linux starts no program that has more
+/// (`load_elf_phdrs` of fs/binfmt_elf.c).
+const MAX_PROGRAMS: u64 = 64 << 10;
 
 const PT_LOAD: u32 = 1;
 const PT_NOTE: u32 = 4;
@@ -92,11 +95,12 @@ impl<'a> Header<'a> {
         if self.is_64 { 56 } else { 32 }
     }
 
-    /// Offset and size in bytes of the program headers.
+    /// Offset and size in bytes of the program headers. `None`: they are too large.
     pub fn programs_place(self) -> Option<(u64, u64)> {
         let count = self.fields.u16(if self.is_64 { 56 } else { 44 })?;
         let size = u64::from(count) * self.program_size() as u64;
-        Some((self.fields.word(self.is_64, 32, 28)?, size))
+        let offset = self.fields.word(self.is_64, 32, 28)?;
+        (size <= MAX_PROGRAMS).then_some((offset, size))
     }
 
     /// The loaded segments of the program headers.
@@ -163,6 +167,21 @@ pub fn build_id(mut notes: &[u8]) -> Option<&[u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn program_headers_have_a_maximum_size() {
+        for (class, at, entry) in [(2, 56, 56), (1, 44, 32)] {
+            let place = |count: u16| {
+                let mut bytes = [0; HEADER_SIZE];
+                bytes[..6].copy_from_slice(&[0x7F, b'E', b'L', b'F', class, 1]);
+                bytes[at..at + 2].copy_from_slice(&count.to_le_bytes());
+                Header::parse(&bytes).unwrap().programs_place()
+            };
+            let most = MAX_PROGRAMS / entry;
+            assert_eq!(place(most as u16), Some((0, most * entry)));
+            assert_eq!(place(most as u16 + 1), None);
+        }
+    }
 
     #[test]
     fn a_build_id_is_found_among_notes() {

@@ -146,7 +146,7 @@ impl<'a> ElfFile<'a> {
             let at = if is_64 { at_64 } else { at_32 };
             fields.u16(at).ok_or(Refusal::NotElf)
         };
-        let (at, size) = header.programs_place().ok_or(Refusal::NotElf)?;
+        let (at, size) = header.programs_place().ok_or(Refusal::TooLarge)?;
         self.segments = header.loaded(&self.read(at, size)?);
         let entry = if is_64 { 64 } else { 40 };
         let count = u64::from(short(60, 48)?);
