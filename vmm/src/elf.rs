@@ -95,7 +95,8 @@ impl<'a> Header<'a> {
         if self.is_64 { 56 } else { 32 }
     }
 
-    /// Offset and size in bytes of the program headers. `None`: they are too large.
+    /// Offset and size in bytes of the program headers. `None`: they are too large, or the header
+    /// is truncated.
     pub fn programs_place(self) -> Option<(u64, u64)> {
         let count = self.fields.u16(if self.is_64 { 56 } else { 44 })?;
         let size = u64::from(count) * self.program_size() as u64;
