@@ -1,10 +1,12 @@
 //! Native code against the interpreter. With the variable `VBTS_TEST_JIT` all other tests run
 //! native code, too.
 
-use crate::common::{DATA, Guest, KERNEL};
+use crate::common::{DATA, Guest, KERNEL, handler};
 use iced_x86::code_asm::*;
-use vbts_cpu::state::cr4;
-use vbts_cpu::{Exit, NativeOptions, SoftCpu};
+use vbts_cpu::state::vector::UD;
+use vbts_cpu::state::xsave::component;
+use vbts_cpu::state::{cr0, cr4};
+use vbts_cpu::{ArchState, Exit, NativeOptions, SoftCpu};
 use vbts_testkit::Emit;
 
 /// A processor in the state of that of `guest`, which translates each block at once.
@@ -334,5 +336,65 @@ fn vector_instructions_fault_as_in_the_interpreter() {
             interpreter.cpu.state(),
             "{control:#x} {mxcsr:#x}"
         );
+    }
+}
+
+/// An instruction that the system has off, behind one in the same block that has changed MXCSR and
+/// upper halves of vector registers, in code without a branch between them.
+#[test]
+fn mxcsr_survives_an_instruction_that_the_system_has_off() {
+    type Program = fn(&mut CodeAssembler) -> Emit;
+    type Change = fn(&mut ArchState);
+    const ROUND_UP: u32 = 0x4000;
+    /// 1 / 3 is not exact.
+    const PE: u32 = 1 << 5;
+    let sse_after_avx: Program = |a| {
+        a.vcvtsi2ss(xmm1, xmm1, eax)?;
+        a.vcvtsi2ss(xmm2, xmm2, ecx)?;
+        a.vdivps(ymm3, ymm1, ymm2)?;
+        a.addss(xmm3, xmm1)
+    };
+    let avx_after_sse: Program = |a| {
+        a.cvtsi2ss(xmm1, eax)?;
+        a.cvtsi2ss(xmm2, ecx)?;
+        a.divss(xmm1, xmm2)?;
+        a.vaddps(ymm3, ymm1, ymm2)
+    };
+    let cases: [(&str, Program, Change); 4] = [
+        ("OSFXSR", sse_after_avx, |s| s.sys.cr4 &= !cr4::OSFXSR),
+        ("EM", sse_after_avx, |s| s.sys.cr0 |= cr0::EM),
+        ("OSXSAVE", avx_after_sse, |s| s.sys.cr4 &= !cr4::OSXSAVE),
+        ("XCR0", avx_after_sse, |s| {
+            s.sys.xcr0 = component::X87 | component::SSE
+        }),
+    ];
+    for (name, program, change) in cases {
+        let run = |threshold| {
+            let mut guest = with_avx("x86-64-v3");
+            guest.assemble(KERNEL, |a| {
+                a.mov(eax, 1)?;
+                a.mov(ecx, 3)?;
+                program(a)?;
+                a.hlt()
+            });
+            guest.update(|s| {
+                s.mxcsr |= ROUND_UP;
+                change(s);
+            });
+            let mut soft = guest.second_processor();
+            soft.translate_blocks(NativeOptions {
+                threshold,
+                ..NativeOptions::default()
+            })
+            .unwrap();
+            assert!(matches!(soft.run(u64::MAX), Exit::Halt { .. }), "{name}");
+            (soft.native_code().blocks, soft.cpu.state())
+        };
+        let ((native, state), (none, expected)) = (run(1), run(u32::MAX));
+        assert!(native > 0 && none == 0, "{name}");
+        // The #UD handler halts.
+        assert_eq!(expected.rip, handler(UD) + 1, "{name}");
+        assert_ne!(expected.mxcsr & PE, 0, "{name}");
+        assert_eq!(state, expected, "{name}");
     }
 }

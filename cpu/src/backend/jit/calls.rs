@@ -3,8 +3,8 @@
 //! window.
 
 use crate::backend::interpreter::op::Op;
-use crate::backend::jit::flags;
 use crate::backend::jit::layout::{Frame, exit};
+use crate::backend::jit::{flags, host_vectors};
 use crate::decode::MAX_BLOCK;
 use crate::insn::{Abort, Flow, reg, seg};
 use crate::processor::cpu::Cpu;
@@ -75,6 +75,7 @@ pub(super) unsafe extern "sysv64" fn execute(
     rip: u64,
     ops: *const Op,
 ) -> u64 {
+    host_vectors::check();
     frame.update_count(cpu);
     cpu.gpr[usize::from(reg::BLOCK)] = rip;
     cpu.flags = flags::unpack(frame.flags);
@@ -137,6 +138,7 @@ unsafe fn run(cpu: &mut Cpu, frame: &mut Frame, first: *const Op, count: u64) ->
 
 /// Records a branch from `from` to `to`, the last instruction of the block. The window has no slot.
 pub(super) extern "sysv64" fn record(cpu: &mut Cpu, frame: &mut Frame, from: u64, to: u64) -> u64 {
+    host_vectors::check();
     frame.update_count(cpu);
     cpu.rip = to;
     cpu.record_near_anywhere(from, BranchClass(frame.branch_class as u32));

@@ -19,6 +19,7 @@ mod code_memory;
 mod fixed;
 mod flags;
 mod form;
+mod host_vectors;
 mod layout;
 mod listener;
 mod options;

@@ -32,6 +32,7 @@ impl Translator<'_> {
         if !self.context.recording {
             return None;
         }
+        self.assert_unloaded();
         let (at, back) = (self.asm.label(), self.asm.label());
         let a = &mut self.asm;
         a.load(RAX, &WINDOW_INDEX);

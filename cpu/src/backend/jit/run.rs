@@ -2,7 +2,7 @@
 
 use crate::backend::jit::layout::{Frame, exit};
 use crate::backend::jit::routines::{Enter, Returned};
-use crate::backend::jit::{CodeId, Edge, Jit, flags};
+use crate::backend::jit::{CodeId, Edge, Jit, flags, host_vectors};
 use crate::exec::HOST_MXCSR;
 use crate::processor::cpu::Cpu;
 
@@ -54,6 +54,7 @@ impl Jit {
         // SAFETY: the code of a block that has not been given up is native code, and the operations
         // whose addresses it has live as long.
         let Returned { code, flags } = unsafe { self.enter(cpu, body, &frame) };
+        host_vectors::check();
         cpu.flags = flags::unpack(flags);
         match code as u32 & 0xFF {
             exit::EDGE => Left::Unlinked(Edge {

@@ -21,8 +21,13 @@ pub(super) enum Stub {
         after: Place,
         vectors: Vectors,
     },
-    /// Executes the instruction and the rest of the block by `exec`.
-    Finish { at: Label, op: u16 },
+    /// Executes the instruction and the rest of the block by `exec`. The flags are saved there, and
+    /// XMM registers and MXCSR are as in `vectors`.
+    Finish {
+        at: Label,
+        op: u16,
+        vectors: Vectors,
+    },
     /// A conditional branch that is taken.
     Taken {
         at: Label,
@@ -105,8 +110,10 @@ impl Translator<'_> {
                 self.reload_vectors(vectors);
                 self.asm.jump(back);
             }
-            Stub::Finish { at, op } => {
+            Stub::Finish { at, op, vectors } => {
                 self.asm.bind(at);
+                self.vectors = vectors;
+                self.unload_vectors();
                 self.call(op, Part::REST);
             }
             Stub::Taken {

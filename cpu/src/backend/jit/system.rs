@@ -91,6 +91,7 @@ impl Translator<'_> {
     /// STI, at CPL 0. Goes to `back` if IF is set already, else it leaves: the instruction behind
     /// it runs before any interrupt (SDM Vol. 2B, STI).
     fn enable_interrupts(&mut self, item: &Item, back: Label) {
+        self.assert_unloaded();
         self.asm.test_mem32(&EFLAGS, rflags::IF as u32);
         self.asm.jump_if(cond::NE, back);
         self.set(&EFLAGS, rflags::IF as u32);

@@ -269,6 +269,7 @@ impl Translator<'_> {
     fn leave(&mut self, item: &Item) {
         self.save_flags();
         self.unload_vectors();
+        self.assert_unloaded();
         let retired = item.insn.ordinal;
         self.asm.imm_mem(Imm::Sub, &FRAME_BUDGET, retired.into());
         let at = self.asm.label();
@@ -302,6 +303,7 @@ impl Translator<'_> {
 
     /// Calls [`execute`](super::calls::execute) for `count` instructions from `op` on.
     pub(super) fn call(&mut self, op: u16, count: u8) {
+        self.assert_unloaded();
         let part = Part::of(op, count);
         self.asm.mov_imm(RAX, part.0.into());
         self.asm.call(self.execute);
@@ -449,6 +451,7 @@ impl Translator<'_> {
     /// Counts the instructions of the block. Returns where it leaves if the run loop has to take
     /// over: a label to be bound.
     fn retire(&mut self, transfer: Transfer) -> Label {
+        self.assert_unloaded();
         self.asm
             .imm_mem(Imm::Sub, &FRAME_BUDGET, transfer.retired.into());
         let at = self.asm.label();

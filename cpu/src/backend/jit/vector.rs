@@ -152,7 +152,11 @@ impl Translator<'_> {
             self.asm.jump_if(cond::NE, at);
             load_mxcsr(self.asm, &MXCSR);
         }
-        self.stubs.push(Stub::Finish { at, op: item.op });
+        self.stubs.push(Stub::Finish {
+            at,
+            op: item.op,
+            vectors: self.vectors,
+        });
         self.vectors.on |= !avx;
         self.vectors.avx |= avx;
         self.vectors.mxcsr |= load;
@@ -249,6 +253,16 @@ impl Translator<'_> {
             self.asm.bytes(&VZEROUPPER);
             self.vectors.dirty = false;
         }
+    }
+
+    /// Checks that MXCSR and the upper halves are the host's here, where native code calls Rust's
+    /// code or leaves: see [`host_vectors`](super::host_vectors).
+    pub(super) fn assert_unloaded(&self) {
+        debug_assert!(
+            !self.vectors.mxcsr && !self.vectors.dirty,
+            "native code leaves with the guest's vector state: {:?}",
+            self.vectors
+        );
     }
 
     /// Restores the vector registers and MXCSR as in `vectors`, after Rust's code has run.
