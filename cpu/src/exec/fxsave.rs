@@ -9,11 +9,14 @@ use crate::processor::cpu::Cpu;
 use crate::state::X87State;
 use crate::state::xsave::{MXCSR_MASK, Pointers, XsaveArea};
 
+/// Alignment of the area in bytes.
+const ALIGNMENT: usize = 16;
+
 /// Linear address of the area, which must be aligned: #GP(0).
 fn area(cpu: &mut Cpu, insn: &Insn) -> Result<u64, Abort> {
     cpu.need_fpu()?;
     let la = cpu.ea(insn);
-    if la & 15 != 0 {
+    if la & (ALIGNMENT as u64 - 1) != 0 {
         return Err(cpu.gp(0));
     }
     Ok(la)
@@ -36,7 +39,7 @@ fn fxsave<const LONG: bool>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     area.put_mxcsr(cpu.mxcsr);
     area.put_xmm(&cpu.xmm);
     let size = XsaveArea::xmm_range(cpu.vector_registers()).end;
-    cpu.store_bytes(la, &area.bytes()[..size])?;
+    cpu.store_bytes(la, &area.bytes()[..size], ALIGNMENT)?;
     Ok(Flow::Next)
 }
 
@@ -45,7 +48,7 @@ fn fxrstor<const LONG: bool>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     let count = cpu.vector_registers();
     let mut area = XsaveArea::default();
     let size = XsaveArea::xmm_range(count).end;
-    cpu.load_bytes(la, &mut area.bytes_mut()[..size])?;
+    cpu.load_bytes(la, &mut area.bytes_mut()[..size], ALIGNMENT)?;
     let mxcsr = area.mxcsr();
     if mxcsr & !MXCSR_MASK != 0 {
         return Err(cpu.gp(0));

@@ -25,6 +25,9 @@ fn table<const T: u8>(cpu: &mut Cpu) -> &mut TableRegister {
     }
 }
 
+/// Alignment in bytes of the contents of GDTR and IDTR (SDM Vol. 3A table 6-7).
+const ALIGNMENT: usize = 4;
+
 /// SGDT, SIDT in 64-bit mode.
 fn store_table<const T: u8>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.check_umip()?;
@@ -33,7 +36,7 @@ fn store_table<const T: u8>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     let mut image = [0; 10];
     image[..2].copy_from_slice(&limit.to_le_bytes());
     image[2..].copy_from_slice(&base.to_le_bytes());
-    cpu.store_bytes(la, &image)?;
+    cpu.store_bytes(la, &image, ALIGNMENT)?;
     Ok(Flow::Next)
 }
 
@@ -45,7 +48,7 @@ fn store_table_32<const T: u8>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     let mut image = [0; 6];
     image[..2].copy_from_slice(&limit.to_le_bytes());
     image[2..].copy_from_slice(&(base as u32).to_le_bytes());
-    cpu.store_bytes(la, &image)?;
+    cpu.store_bytes(la, &image, ALIGNMENT)?;
     Ok(Flow::Next)
 }
 

@@ -31,6 +31,15 @@ impl Privilege {
     pub fn is_user(self) -> bool {
         matches!(self, Self::User | Self::UserAligned)
     }
+
+    /// The same without alignment checking.
+    #[inline(always)]
+    pub fn without_alignment(self) -> Self {
+        match self {
+            Self::UserAligned => Self::User,
+            other => other,
+        }
+    }
 }
 
 /// Whether bits 63:47 of a linear address are all equal (SDM Vol. 1 3.3.7.1).

@@ -103,7 +103,7 @@ impl Cpu {
     #[inline(never)]
     fn load_missed<T: Scalar>(&mut self, la: u64, privilege: Privilege) -> Result<T, Abort> {
         let mut bytes = [0; LONGEST];
-        self.load_slow(la, &mut bytes[..T::SIZE], privilege)?;
+        self.load_slow(la, &mut bytes[..T::SIZE], T::SIZE, privilege)?;
         Ok(T::from_bytes(bytes))
     }
 
@@ -136,7 +136,22 @@ impl Cpu {
     #[cold]
     #[inline(never)]
     fn store_missed<T: Scalar>(&mut self, la: u64, value: T) -> Result<(), Abort> {
-        self.store_slow(la, &value.to_bytes()[..T::SIZE], self.privilege)
+        self.store_slow(la, &value.to_bytes()[..T::SIZE], T::SIZE, self.privilege)
+    }
+
+    /// Stores with the given privilege.
+    pub(crate) fn store_as<T: Scalar>(
+        &mut self,
+        la: u64,
+        value: T,
+        privilege: Privilege,
+    ) -> Result<(), Abort> {
+        match self.tlb.fast_as(la, T::SIZE, Access::Write, privilege) {
+            // SAFETY: as in `store_if`.
+            Some(p) => unsafe { value.store(p) },
+            None => self.store_slow(la, &value.to_bytes()[..T::SIZE], T::SIZE, privilege)?,
+        }
+        Ok(())
     }
 
     /// Loads 16 bytes. The caller checks the alignment where an instruction requires it.
@@ -151,15 +166,16 @@ impl Cpu {
         self.store(la, value)
     }
 
-    /// Loads any number of bytes (up to a page) with the privilege of the current CPL.
-    pub fn load_bytes(&mut self, la: u64, bytes: &mut [u8]) -> Result<(), Abort> {
-        self.load_slow(la, bytes, self.privilege)
+    /// Loads any number of bytes (up to a page) with the privilege of the current CPL. `alignment`
+    /// in bytes is the one that #AC enforces (SDM Vol. 3A table 6-7), a power of two.
+    pub fn load_bytes(&mut self, la: u64, bytes: &mut [u8], alignment: usize) -> Result<(), Abort> {
+        self.load_slow(la, bytes, alignment, self.privilege)
     }
 
     /// Stores any number of bytes (up to a page), all or none, with the privilege of the current
-    /// CPL.
-    pub fn store_bytes(&mut self, la: u64, bytes: &[u8]) -> Result<(), Abort> {
-        self.store_slow(la, bytes, self.privilege)
+    /// CPL. `alignment` is as for [`Self::load_bytes`].
+    pub fn store_bytes(&mut self, la: u64, bytes: &[u8], alignment: usize) -> Result<(), Abort> {
+        self.store_slow(la, bytes, alignment, self.privilege)
     }
 
     /// Loads from a system structure (descriptor tables, TSS): implicitly, with supervisor
@@ -183,8 +199,8 @@ impl Cpu {
         Ok(())
     }
 
-    /// Stores to a system structure or, while an event is delivered, to the inner stack, with the
-    /// given privilege at any CPL.
+    /// Stores to a system structure or, in a far transfer, to the stack, with the given privilege
+    /// at any CPL.
     pub(crate) fn store_implicit<T: Scalar>(
         &mut self,
         la: u64,
@@ -199,39 +215,49 @@ impl Cpu {
         Ok(())
     }
 
-    /// [`Self::store_implicit`] on the slow path. No instruction can be restarted after it, so
-    /// that decoded code is overwritten first and invalidated before the next block.
+    /// [`Self::store_implicit`] on the slow path. The store can be part of the delivery of an
+    /// event, which no instruction repeats, so that decoded code is overwritten first and
+    /// invalidated before the next block.
     fn store_implicit_slow(
         &mut self,
         la: u64,
         bytes: &[u8],
         privilege: Privilege,
     ) -> Result<(), Abort> {
-        let r = self.store_slow(la, bytes, privilege);
-        if let (Err(Abort), Fault::CodeWrite { .. }) = (&r, &self.fault) {
-            for (i, &b) in bytes.iter().enumerate() {
-                let la = la.wrapping_add(i as u64);
-                if let Target::Ram(hit) = self.translate(la, Access::Write, privilege)? {
-                    if hit.write_tracked {
-                        self.window.close();
-                        self.invalid_pages.push(hit.gpa & !0xFFF);
-                        self.pending_work.insert(VmmRequests::INVALIDATE_CODE);
-                    }
-                    // SAFETY: `translate` found RAM for this byte.
-                    unsafe { b.store(hit.host) };
-                }
-            }
-            return Ok(());
+        let stored = self.store_slow(la, bytes, bytes.len(), privilege);
+        if stored.is_ok() || !matches!(self.fault, Fault::CodeWrite { .. }) {
+            return stored;
         }
-        r
+        for part in pages(la, bytes.len()) {
+            if let Target::Ram(hit) = self.translate(part.la, Access::Write, privilege)?
+                && hit.write_tracked
+            {
+                self.window.close();
+                self.invalid_pages.push(hit.gpa & !0xFFF);
+                self.pending_work.insert(VmmRequests::INVALIDATE_CODE);
+            }
+        }
+        self.store_parts(la, bytes, privilege)
     }
 
     /// Raises the faults of a write of `size` bytes at `la` without writing.
     pub fn check_writable(&mut self, la: u64, size: usize) -> Result<(), Abort> {
-        self.check_aligned(la, size)?;
+        self.check_writable_as(la, size, size, self.privilege)
+    }
+
+    /// [`Self::check_writable`] with the given privilege. `alignment` is as for
+    /// [`Self::load_bytes`].
+    pub(crate) fn check_writable_as(
+        &mut self,
+        la: u64,
+        size: usize,
+        alignment: usize,
+        privilege: Privilege,
+    ) -> Result<(), Abort> {
+        self.check_aligned(la, size, alignment, privilege)?;
         self.check_canonical_end(la, size)?;
         for part in pages(la, size) {
-            if let Target::Ram(hit) = self.translate(part.la, Access::Write, self.privilege)? {
+            if let Target::Ram(hit) = self.translate(part.la, Access::Write, privilege)? {
                 self.check_write_tracking(&hit, part.len)?;
             }
         }
@@ -240,10 +266,14 @@ impl Cpu {
 
     #[cold]
     #[inline(never)]
-    fn load_slow(&mut self, la: u64, bytes: &mut [u8], privilege: Privilege) -> Result<(), Abort> {
-        if privilege == Privilege::UserAligned {
-            self.check_aligned(la, bytes.len())?;
-        }
+    fn load_slow(
+        &mut self,
+        la: u64,
+        bytes: &mut [u8],
+        alignment: usize,
+        privilege: Privilege,
+    ) -> Result<(), Abort> {
+        self.check_aligned(la, bytes.len(), alignment, privilege)?;
         // Both pages are translated before either is read, because the read of a device register
         // must not be repeated. The first page that faults determines CR2.
         let parts = pages(la, bytes.len());
@@ -275,19 +305,21 @@ impl Cpu {
 
     #[cold]
     #[inline(never)]
-    fn store_slow(&mut self, la: u64, bytes: &[u8], privilege: Privilege) -> Result<(), Abort> {
-        if privilege == Privilege::UserAligned {
-            self.check_aligned(la, bytes.len())?;
-        }
-        self.check_canonical_end(la, bytes.len())?;
-        let parts = pages(la, bytes.len());
-        for part in parts.clone() {
-            if let Target::Ram(hit) = self.translate(part.la, Access::Write, privilege)? {
-                self.check_write_tracking(&hit, part.len)?;
-            }
-        }
+    fn store_slow(
+        &mut self,
+        la: u64,
+        bytes: &[u8],
+        alignment: usize,
+        privilege: Privilege,
+    ) -> Result<(), Abort> {
+        self.check_writable_as(la, bytes.len(), alignment, privilege)?;
+        self.store_parts(la, bytes, privilege)
+    }
+
+    /// Stores to the pages of an operand that has been checked.
+    fn store_parts(&mut self, la: u64, bytes: &[u8], privilege: Privilege) -> Result<(), Abort> {
         let mut done = 0;
-        for part in parts {
+        for part in pages(la, bytes.len()) {
             let src = &bytes[done..done + part.len];
             match self.translate(part.la, Access::Write, privilege)? {
                 // SAFETY: `translate` found writable RAM, and a part does not leave its page.
@@ -307,15 +339,24 @@ impl Cpu {
     }
 
     /// Raises #AC for an unaligned access at CPL 3 while CR0.AM and RFLAGS.AC are set (SDM Vol. 3A
-    /// 6.15, interrupt 17).
-    fn check_aligned(&mut self, la: u64, size: usize) -> Result<(), Abort> {
-        if self.privilege == Privilege::UserAligned
-            && size.is_power_of_two()
-            && la & (size as u64 - 1) != 0
-        {
-            return Err(self.exception(vector::AC, Some(0)));
+    /// 6.15, interrupt 17). An operand that is not canonical raises #GP or #SS instead, and a page
+    /// fault has a lower priority: the order is that of processors, table 6-2 leaves it open.
+    #[inline]
+    fn check_aligned(
+        &mut self,
+        la: u64,
+        size: usize,
+        alignment: usize,
+        privilege: Privilege,
+    ) -> Result<(), Abort> {
+        if privilege != Privilege::UserAligned || la & (alignment as u64 - 1) == 0 {
+            return Ok(());
         }
-        Ok(())
+        if !canonical(la & self.linear_mask) {
+            return Err(self.abort(Fault::NonCanonical));
+        }
+        self.check_canonical_end(la, size)?;
+        Err(self.exception(vector::AC, Some(0)))
     }
 
     /// Raises the fault of an operand that ends outside the canonical addresses. It has priority

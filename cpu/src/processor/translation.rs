@@ -62,11 +62,7 @@ impl Cpu {
         access: Access,
         privilege: Privilege,
     ) -> Result<Target, Abort> {
-        let class = if privilege == Privilege::UserAligned {
-            Privilege::User
-        } else {
-            privilege
-        };
+        let class = privilege.without_alignment();
         let la = la & self.linear_mask;
         if let Some(hit) = self.tlb.find(la, access, class) {
             return Ok(Target::Ram(hit));

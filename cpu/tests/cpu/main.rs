@@ -6,6 +6,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
 
+mod alignment;
 mod avx;
 mod branch_log;
 mod branch_records;

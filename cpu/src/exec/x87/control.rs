@@ -105,7 +105,7 @@ fn load_environment<T: Int>(x87: &mut X87State, image: &[u8]) {
 fn fnstenv<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_fpu()?;
     let image = save_environment::<T>(&cpu.x87);
-    cpu.store_bytes(cpu.ea(insn), &image[..7 * T::BYTES])?;
+    cpu.store_bytes(cpu.ea(insn), &image[..7 * T::BYTES], T::BYTES)?;
     let fcw = cpu.x87.fcw | EXCEPTIONS;
     load_control(&mut cpu.x87, fcw);
     Ok(Flow::Next)
@@ -115,7 +115,7 @@ fn fldenv<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.wait_fpu()?;
     let mut image = [0; 28];
     let image = &mut image[..7 * T::BYTES];
-    cpu.load_bytes(cpu.ea(insn), image)?;
+    cpu.load_bytes(cpu.ea(insn), image, T::BYTES)?;
     load_environment::<T>(&mut cpu.x87, image);
     Ok(Flow::Next)
 }
@@ -135,7 +135,7 @@ fn fnsave<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     {
         bytes.copy_from_slice(&cpu.x87.st(i).to_le_bytes()[..10]);
     }
-    cpu.store_bytes(cpu.ea(insn), &image[..environment + REGISTERS])?;
+    cpu.store_bytes(cpu.ea(insn), &image[..environment + REGISTERS], T::BYTES)?;
     initialize(&mut cpu.x87);
     Ok(Flow::Next)
 }
@@ -145,7 +145,7 @@ fn frstor<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     let environment = 7 * T::BYTES;
     let mut image = [0; 28 + REGISTERS];
     let image = &mut image[..environment + REGISTERS];
-    cpu.load_bytes(cpu.ea(insn), image)?;
+    cpu.load_bytes(cpu.ea(insn), image, T::BYTES)?;
     load_environment::<T>(&mut cpu.x87, &image[..environment]);
     for (i, bytes) in image[environment..].chunks_exact(10).enumerate() {
         let mut wide = [0; 16];

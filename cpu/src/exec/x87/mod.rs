@@ -143,6 +143,11 @@ unsafe fn memory(cpu: &mut Cpu, insn: &Insn, operand: &mut host::Operand, la: u6
     cpu.x87.fdp = la;
 }
 
+/// Alignment in bytes of an operand of `size` bytes: that of DE-FP is 8 (SDM Vol. 3A table 6-7).
+fn alignment(size: u8) -> usize {
+    usize::from(size).min(8)
+}
+
 fn load(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.wait_fpu()?;
     let la = cpu.ea(insn);
@@ -151,7 +156,7 @@ fn load(cpu: &mut Cpu, insn: &Insn) -> Exec {
         2 => operand[..2].copy_from_slice(&cpu.load::<u16>(la)?.to_le_bytes()),
         4 => operand[..4].copy_from_slice(&cpu.load::<u32>(la)?.to_le_bytes()),
         8 => operand[..8].copy_from_slice(&cpu.load::<u64>(la)?.to_le_bytes()),
-        _ => cpu.load_bytes(la, &mut operand[..10])?,
+        size => cpu.load_bytes(la, &mut operand[..10], alignment(size))?,
     }
     // SAFETY: `wait_fpu` has returned, and this is a row of `load`.
     unsafe { memory(cpu, insn, &mut operand, la) };
@@ -169,7 +174,7 @@ fn store(cpu: &mut Cpu, insn: &Insn) -> Exec {
     unsafe { memory(cpu, insn, &mut operand, la) };
     if cpu.x87.unmasked() & !PE == 0 {
         let size = usize::from(insn.dst).min(10);
-        if let Err(Abort) = cpu.store_bytes(la, &operand[..size]) {
+        if let Err(Abort) = cpu.store_bytes(la, &operand[..size], alignment(insn.dst)) {
             cpu.x87 = before;
             return Err(Abort);
         }

@@ -15,7 +15,7 @@ const XMM: usize = 16;
 ///
 /// The sign of each element of the mask first fills the element. Elements are loaded in their
 /// order, and each has its mask cleared. A fault leaves those that were loaded, so that the
-/// instruction continues with the others when it is executed again.
+/// instruction continues with the others when it is executed again. There is no #AC.
 fn gather<I: Int, T: Int, const N: usize>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.need_avx()?;
     let indices = Elements::<I>::of(cpu, insn.src);
@@ -27,13 +27,14 @@ fn gather<I: Int, T: Int, const N: usize>(cpu: &mut Cpu, insn: &Insn) -> Exec {
         mask.set(i, T::from_u64(if is_set { u64::MAX } else { 0 }));
     }
     mask.clear_from(width);
+    let privilege = cpu.privilege.without_alignment();
     let mut was_loaded = false;
     for i in 0..N {
         if mask.get(i).msb() {
             let offset = indices.get(i).sext().wrapping_mul(insn.imm);
             let offset = effective_address(cpu, insn, offset);
             let la = cpu.linear_address(insn.seg, offset, T::BYTES as u32, false);
-            match la.and_then(|la| cpu.load(la)) {
+            match la.and_then(|la| cpu.load_as(la, privilege)) {
                 Ok(element) => {
                     result.set(i, element);
                     was_loaded = true;

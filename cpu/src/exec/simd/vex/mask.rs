@@ -64,7 +64,8 @@ impl<T: Int> Elements<T> {
     }
 }
 
-// Masked moves (SDM Vol. 2C, VMASKMOV and VPMASKMOV). Only what is selected can fault.
+// Masked moves (SDM Vol. 2C, VMASKMOV and VPMASKMOV). Only what is selected can fault, and there is
+// no #AC.
 
 /// The effective address of the memory operand, and `offset`.
 pub(super) fn effective_address(cpu: &mut Cpu, insn: &Insn, offset: u64) -> u64 {
@@ -94,7 +95,7 @@ fn masked_load<T: Int, const N: usize>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     let mut result = Elements::<T>::zero();
     for i in (0..N).filter(|i| mask.get(*i).msb()) {
         let la = at::<T>(cpu, insn, i, false)?;
-        result.set(i, cpu.load(la)?);
+        result.set(i, cpu.load_as(la, cpu.privilege.without_alignment())?);
     }
     result.put(cpu, insn.dst);
     Ok(Flow::Next)
@@ -106,13 +107,14 @@ fn masked_store<T: Int, const N: usize>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     let mask = Elements::<T>::of(cpu, insn.src);
     let values = Elements::<T>::of(cpu, insn.aux);
     let selected = || (0..N).filter(|i| mask.get(*i).msb());
+    let privilege = cpu.privilege.without_alignment();
     for i in selected() {
         let la = at::<T>(cpu, insn, i, true)?;
-        cpu.check_writable(la, T::BYTES)?;
+        cpu.check_writable_as(la, T::BYTES, T::BYTES, privilege)?;
     }
     for i in selected() {
         let la = at::<T>(cpu, insn, i, true)?;
-        cpu.store(la, values.get(i))?;
+        cpu.store_as(la, values.get(i), privilege)?;
     }
     Ok(Flow::Next)
 }
