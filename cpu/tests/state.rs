@@ -203,6 +203,10 @@ fn each_activity_and_each_pending_event_survives() {
             Some(PendingEvent::Nmi),
             Some(PendingEvent::Debug(0)),
             Some(PendingEvent::Debug(0x4000)),
+            Some(PendingEvent::Exception {
+                vector: 17,
+                error: Some(0),
+            }),
         ] {
             let state = ArchState {
                 activity,

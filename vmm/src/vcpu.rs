@@ -320,7 +320,8 @@ impl Vcpu {
             self.counted |= self.soft.cpu.uses_counters();
             return Ok(());
         }
-        if now < self.soft_until {
+        // KVM does not return an exception that it could not deliver.
+        if now < self.soft_until || self.soft.cpu.has_accepted_exception() {
             return Ok(());
         }
         let idle = matches!(exit, Exit::Halt { .. });

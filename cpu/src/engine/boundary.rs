@@ -27,6 +27,7 @@ impl SoftCpu {
             .or_else(|| self.take_init())
             .or_else(|| self.wait_for_sipi())
             .or_else(|| self.observe_device_write())
+            .or_else(|| self.end_run())
             .or_else(|| self.deliver_accepted())
             // Priority 4: traps on the previous instruction.
             .or_else(|| self.deliver_debug_trap())
@@ -34,8 +35,7 @@ impl SoftCpu {
             .or_else(|| self.deliver_nmi())
             // Priority 6: maskable hardware interrupts.
             .or_else(|| self.deliver_interrupt())
-            .or_else(|| self.halt())
-            .or_else(|| self.end_run());
+            .or_else(|| self.halt());
         match outcome {
             Some(Outcome::Done) => None,
             Some(Outcome::Exit(exit)) => Some(exit),
@@ -85,7 +85,7 @@ impl SoftCpu {
             }))
     }
 
-    /// Delivers an interrupt or NMI that another accelerator has accepted.
+    /// Delivers an event that this processor or another accelerator has accepted.
     fn deliver_accepted(&mut self) -> Option<Outcome> {
         self.is_pending(ArchEvents::ACCEPTED).then(|| {
             self.cpu.raise_accepted();
@@ -173,8 +173,10 @@ impl SoftCpu {
     }
 
     /// The run ends at its limit exactly: below it, blocks that would pass it run as single
-    /// instructions.
+    /// instructions. It also ends before an event, since one can follow another without end (see
+    /// `Cpu::raise`). A halted processor reports that it is halted.
     fn end_run(&self) -> Option<Outcome> {
-        (self.cpu.icount >= self.cpu.run_limit).then_some(Outcome::Exit(Exit::Deadline))
+        let ends = self.cpu.icount >= self.cpu.run_limit && !self.is_pending(ArchEvents::HALTED);
+        ends.then_some(Outcome::Exit(Exit::Deadline))
     }
 }

@@ -5,7 +5,7 @@ use crate::processor::cpu::Cpu;
 use crate::processor::fault::Fault;
 use crate::processor::interrupt::{Event, Source};
 use crate::processor::pending_work::ArchEvents;
-use crate::state::vector;
+use crate::state::{PendingEvent, vector};
 
 /// The classes of SDM Vol. 3A table 6-4.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,9 +34,6 @@ impl Cpu {
     pub(crate) fn raise_fault(&mut self, stack: bool) {
         // The fault replaces a trap of the instruction, such as that of a data breakpoint.
         self.drop_debug_trap();
-        // An exception takes a tick, so that time advances in a guest that only faults.
-        self.icount += 1;
-        self.pmu.idle += 1;
         match self.fault_event(stack) {
             Some(event) => self.raise(event),
             None => self.pending_work.insert(ArchEvents::SHUTDOWN),
@@ -58,7 +55,12 @@ impl Cpu {
             // The run loop handles a code write itself.
             Fault::None | Fault::CodeWrite { .. } => return None,
         };
-        Some(Event {
+        Some(self.exception_event(vector, error))
+    }
+
+    /// An exception at RIP, other than a debug trap.
+    fn exception_event(&self, vector: u8, error: Option<u32>) -> Event {
+        Event {
             vector,
             error,
             source: Source::Exception,
@@ -67,31 +69,65 @@ impl Cpu {
             resume: vector != vector::DF,
             return_ip: self.rip,
             from: self.rip,
-        })
+        }
     }
 
-    /// Delivers an event or, if that fails, the exception that follows (SDM Vol. 3A table 6-5).
-    pub(crate) fn raise(&mut self, mut event: Event) {
-        // A fault of the new task behind a task gate counts as one of the delivery.
-        while self.deliver(&event) != Ok(Ok(())) {
-            let Some(second) = self.fault_event(false) else {
+    /// Delivers an exception at RIP.
+    pub(crate) fn raise_exception(&mut self, vector: u8, error: Option<u32>) {
+        self.raise(self.exception_event(vector, error));
+    }
+
+    /// Delivers an event or, if that fails, does what follows (SDM Vol. 3A table 6-5).
+    ///
+    /// An event can follow another without end and without an instruction between them: while #AC
+    /// is delivered on an unaligned stack, #AC is raised, which is benign and handled serially. A
+    /// watchpoint or an instruction breakpoint in the handler of #DB, and an interrupt that is
+    /// asserted again at once, do the same. A processor does this until a reset (CVE-2015-5307,
+    /// CVE-2015-8104). Here each event takes a tick, and only a double fault follows within this
+    /// function, once: an exception that is handled serially becomes pending, and the run loop
+    /// looks at its limit and at its signals before each event.
+    pub(crate) fn raise(&mut self, event: Event) {
+        // Time also advances in a guest that executes no instruction.
+        self.icount += 1;
+        self.pmu.idle += 1;
+        let Some(second) = self.try_to_deliver(&event) else {
+            return;
+        };
+        match (class(&event), class(&second)) {
+            (Class::DoubleFault, Class::Contributory | Class::PageFault) => {
                 self.pending_work.insert(ArchEvents::SHUTDOWN);
-                return;
-            };
-            event = match (class(&event), class(&second)) {
-                (Class::DoubleFault, Class::Contributory | Class::PageFault) => {
-                    self.pending_work.insert(ArchEvents::SHUTDOWN);
-                    return;
-                }
-                (Class::Contributory, Class::Contributory)
-                | (Class::PageFault, Class::Contributory | Class::PageFault) => Event {
-                    vector: vector::DF,
-                    error: Some(0),
-                    resume: false,
-                    ..second
-                },
-                _ => second,
-            };
+            }
+            (Class::Contributory, Class::Contributory)
+            | (Class::PageFault, Class::Contributory | Class::PageFault) => {
+                self.raise_exception(vector::DF, Some(0));
+            }
+            _ => self.accept_exception(second.vector, second.error),
         }
+    }
+
+    /// Delivers an event. Returns the exception that its delivery raises, if it does. A fault of
+    /// the new task behind a task gate counts as one of the delivery.
+    fn try_to_deliver(&mut self, event: &Event) -> Option<Event> {
+        if self.deliver(event) == Ok(Ok(())) {
+            return None;
+        }
+        let second = self.fault_event(false);
+        if second.is_none() {
+            self.pending_work.insert(ArchEvents::SHUTDOWN);
+        }
+        second
+    }
+
+    /// Whether an exception is pending that the delivery of another event has raised.
+    pub fn has_accepted_exception(&self) -> bool {
+        matches!(self.accepted, Some(PendingEvent::Exception { .. }))
+    }
+
+    /// Makes an exception pending that is delivered before the next instruction. It replaces a
+    /// debug trap of the new task behind a task gate.
+    fn accept_exception(&mut self, vector: u8, error: Option<u32>) {
+        self.drop_debug_trap();
+        self.accepted = Some(PendingEvent::Exception { vector, error });
+        self.pending_work.insert(ArchEvents::ACCEPTED);
     }
 }

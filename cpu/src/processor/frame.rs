@@ -28,10 +28,7 @@ impl Frame {
     pub fn current(cpu: &Cpu) -> Self {
         let rsp = cpu.gpr[gpr::RSP];
         if cpu.in_64_bit_mode() {
-            return Self {
-                privilege: cpu.privilege,
-                ..Self::supervisor(cpu, rsp)
-            };
+            return Self::flat(cpu, rsp, cpu.cpl);
         }
         Self {
             error: 0,
@@ -57,14 +54,14 @@ impl Frame {
         }
     }
 
-    /// The stack at `rsp` that 64-bit supervisor code is about to use.
-    pub fn supervisor(cpu: &Cpu, rsp: u64) -> Self {
+    /// The stack at `rsp` that 64-bit code at privilege level `cpl` is about to use.
+    pub fn flat(cpu: &Cpu, rsp: u64, cpl: u8) -> Self {
         Self {
             sp: rsp,
             mask: u64::MAX,
             segment: None,
             error: 0,
-            privilege: cpu.supervisor_privilege(),
+            privilege: cpu.privilege_at(cpl),
         }
     }
 
@@ -72,11 +69,7 @@ impl Frame {
     pub fn push<T: Int>(&mut self, cpu: &mut Cpu, value: T) -> Result<(), Abort> {
         let sp = self.sp.wrapping_sub(T::BYTES as u64) & self.mask;
         let la = self.linear(cpu, sp, T::BYTES)?;
-        let stored = if self.privilege.is_user() {
-            cpu.store(la, value)
-        } else {
-            cpu.store_implicit(la, value, self.privilege)
-        };
+        let stored = cpu.store_implicit(la, value, self.privilege);
         stack_fault(cpu, stored)?;
         self.sp = sp;
         Ok(())

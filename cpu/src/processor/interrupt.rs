@@ -113,7 +113,7 @@ impl Cpu {
         let (stack, mut frame) = match gate.gate_ist() {
             ist @ 1.. if ia32e => {
                 let rsp = self.tss_word::<u64>(TSS_IST0 + 8 * u64::from(ist))?;
-                (None, Frame::supervisor(self, rsp & !0xF))
+                (None, Frame::flat(self, rsp & !0xF, cpl))
             }
             _ if cpl != self.cpl => {
                 let (ss, mut frame) = self.inner_stack(cpl)?;
@@ -122,7 +122,7 @@ impl Cpu {
                 }
                 (Some(ss), frame)
             }
-            _ if ia32e => (None, Frame::supervisor(self, self.gpr[gpr::RSP] & !0xF)),
+            _ if ia32e => (None, Frame::flat(self, self.gpr[gpr::RSP] & !0xF, cpl)),
             _ => (None, Frame::current(self)),
         };
         // IA-32e mode pushes the stack pointer even if it keeps the stack.
@@ -271,7 +271,7 @@ impl Cpu {
         let level = u64::from(cpl);
         if self.is_ia32e() {
             let rsp = self.tss_word::<u64>(TSS_RSP0 + 8 * level)?;
-            return Ok((Segment::null(cpl.into(), cpl), Frame::supervisor(self, rsp)));
+            return Ok((Segment::null(cpl.into(), cpl), Frame::flat(self, rsp, cpl)));
         }
         let (sp, selector) = match self.sys.tr.ty() {
             system::TSS_16_AVAILABLE | system::TSS_16_BUSY => {
@@ -300,13 +300,14 @@ impl Cpu {
         self.raise_external(vector::NMI);
     }
 
-    /// Delivers the interrupt or NMI that another accelerator has accepted.
+    /// Delivers the event that was accepted before, by this processor or another accelerator.
     pub(crate) fn raise_accepted(&mut self) {
         self.pending_work
             .remove(ArchEvents::ACCEPTED | ArchEvents::HALTED);
         match self.accepted.take() {
             Some(PendingEvent::Interrupt(vector)) => self.raise_interrupt(vector),
             Some(PendingEvent::Nmi) => self.raise_nmi(),
+            Some(PendingEvent::Exception { vector, error }) => self.raise_exception(vector, error),
             Some(PendingEvent::Debug(_)) | None => {}
         }
     }

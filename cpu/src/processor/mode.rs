@@ -63,7 +63,7 @@ impl Cpu {
 
     /// Derives the privilege of data accesses again.
     pub(crate) fn update_data_privilege(&mut self) {
-        self.privilege = self.derive_data_privilege();
+        self.privilege = self.privilege_at(self.cpl);
         self.tlb.select(self.privilege);
     }
 
@@ -88,11 +88,11 @@ impl Cpu {
         }
     }
 
-    /// The privilege of data accesses, with alignment checking at CPL 3 while CR0.AM and RFLAGS.AC
-    /// are set (SDM Vol. 3A 4.6.1; 6.15, interrupt 17).
-    fn derive_data_privilege(&self) -> Privilege {
+    /// The privilege of data accesses at privilege level `cpl`, with alignment checking at level 3
+    /// while CR0.AM and RFLAGS.AC are set (SDM Vol. 3A 4.6.1; 6.15, interrupt 17).
+    pub(crate) fn privilege_at(&self, cpl: u8) -> Privilege {
         let checks_alignment = self.eflags & rflags::AC != 0 && self.sys.cr0 & cr0::AM != 0;
-        match (self.cpl, checks_alignment) {
+        match (cpl, checks_alignment) {
             (0..=2, _) => self.supervisor_privilege(),
             (_, false) => Privilege::User,
             (_, true) => Privilege::UserAligned,

@@ -27,7 +27,7 @@ bitflags! {
         const DEBUG = 1 << 5;
         /// DR7 enables a breakpoint or watchpoint.
         const BREAKPOINT = 1 << 6;
-        /// An interrupt or NMI has been accepted and not yet delivered, see [`Cpu`]'s `accepted`.
+        /// An event has been accepted and not yet delivered, see [`Cpu`]'s `accepted`.
         const ACCEPTED = 1 << 7;
         /// The performance counters have to be brought up to date: CPL has changed, or they are to
         /// be frozen.

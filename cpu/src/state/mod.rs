@@ -31,7 +31,8 @@ use serde::{Deserialize, Serialize};
 
 /// An event that has been accepted, and is delivered before the next instruction.
 ///
-/// Faults and software interrupts are not among them: the instruction at RIP raises them again.
+/// Software interrupts and the fault of an instruction are not among them: the instruction at RIP
+/// raises them again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PendingEvent {
     /// An interrupt, with the vector that its acknowledgement gave.
@@ -40,6 +41,14 @@ pub enum PendingEvent {
     Nmi,
     /// A debug trap, with the bits that it sets in DR6.
     Debug(u64),
+    /// An exception during the delivery of another event, which is delivered after that (SDM Vol.
+    /// 3A table 6-5, "handle exceptions serially").
+    Exception {
+        /// Vector.
+        vector: u8,
+        /// Error code.
+        error: Option<u32>,
+    },
 }
 
 /// Whether the processor executes instructions, and what makes it continue otherwise (SDM Vol. 3C

@@ -190,6 +190,12 @@ fn to_events(s: &ArchState) -> kvm_vcpu_events {
             events.exception.injected = 1;
             events.exception.nr = vector::DB;
         }
+        Some(PendingEvent::Exception { vector, error }) => {
+            events.exception.injected = 1;
+            events.exception.nr = vector;
+            events.exception.has_error_code = error.is_some().into();
+            events.exception.error_code = error.unwrap_or(0);
+        }
         None => {}
     }
     events
@@ -429,6 +435,22 @@ mod tests {
         from_debugregs(&to_debugregs(&s), &mut back);
         assert_eq!(back.pending, Some(PendingEvent::Debug(2)));
         assert_eq!(back.sys.dr6, dr6::FIXED | dr6::BD | dr6::BS | 2);
+    }
+
+    #[test]
+    fn a_pending_exception_is_injected() {
+        let s = ArchState {
+            pending: Some(PendingEvent::Exception {
+                vector: vector::AC,
+                error: Some(0),
+            }),
+            ..ArchState::default()
+        };
+        let exception = to_events(&s).exception;
+        assert_eq!(
+            (exception.injected, exception.nr, exception.has_error_code),
+            (1, vector::AC, 1)
+        );
     }
 
     #[test]

@@ -2,5 +2,6 @@
 
 mod delivery;
 mod double_faults;
+mod endless;
 mod faults;
 mod interrupts;
