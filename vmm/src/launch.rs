@@ -117,9 +117,11 @@ impl Launch {
             return Err(anyhow!("--perf-map names native code, and needs --jit on").into());
         }
         let (model, choice) = accel::resolve(config)?;
-        if config.sandbox != SandboxMode::Off {
-            sandbox::drop_capabilities().context("Cannot give up capabilities")?;
+        match config.sandbox {
+            SandboxMode::Off => sandbox::drop_fsetid(),
+            _ => sandbox::drop_capabilities(),
         }
+        .context("Cannot give up capabilities")?;
         let memory = memory::allocate(config.memory).context("--memory")?;
         let processors = u8::try_from(config.processors).unwrap_or(u8::MAX);
         let vm = match choice.accel {

@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 
@@ -20,6 +20,7 @@ pub fn trials(module: &str) -> Vec<Trial> {
             ("unlinked_programs_with_256_descriptors", unlinked),
             ("special_files_on_a_writable_share", special_files),
             ("times_of_new_files_on_a_writable_share", times_of_new_files),
+            ("set_user_id_bits_on_a_writable_share", set_user_id_bits),
         ],
     )
 }
@@ -349,5 +350,42 @@ fn times_of_new_files(machine: &Machine) -> Result<()> {
         host.contains("is up to date") && !host.contains("cat "),
         "{host}"
     );
+    Ok(())
+}
+
+/// What a guest does to the programs of a writable share, and to its directories.
+const CHANGE_PROGRAMS: &str = "echo x >>appended && : >emptied && truncate -s 2 cut &&
+    printf y | dd of=overwritten conv=notrunc status=none &&
+    chmod g+s directory appended && chmod u+s appended && mkdir directory/new &&
+    echo new >directory/file && chgrp 1 directory/file && chmod 2775 directory/new";
+
+/// The guest's user can be root, whose writes keep set-user-ID bits in the guest. On the host
+/// nothing that a guest writes is run with other rights than those of the user who runs it.
+fn set_user_id_bits(machine: &Machine) -> Result<()> {
+    const PROGRAMS: [&str; 4] = ["appended", "emptied", "cut", "overwritten"];
+    for sandbox in ["auto", "off"] {
+        let directory = tempfile::tempdir()?;
+        let path = |name: &str| directory.path().join(name);
+        fs::create_dir(path("directory"))?;
+        for name in [&PROGRAMS[..], &["untouched"]].concat() {
+            fs::write(path(name), "program")?;
+            fs::set_permissions(path(name), fs::Permissions::from_mode(0o6755))?;
+        }
+        let share = format!("{}:rw", directory.path().display());
+        let options = ["--quiet", "--sandbox", sandbox, "--share", &share];
+        let lines = format!("cd {} && {CHANGE_PROGRAMS}", directory.path().display());
+        let command = ["/bin/sh", "-c", &lines];
+        let run = machine.trace("raw", Path::new("/dev/null"), &options, &command)?;
+        let run = run.expect(0)?;
+        ensure!(run.stderr.is_empty(), "{}", run.stderr);
+        let mode = |name: &str| Ok::<_, anyhow::Error>(fs::metadata(path(name))?.mode() & 0o7777);
+        for name in PROGRAMS {
+            ensure!(mode(name)? == 0o755, "{sandbox}: {name}: {:o}", mode(name)?);
+        }
+        ensure!(mode("untouched")? == 0o6755, "{:o}", mode("untouched")?);
+        ensure!(fs::read(path("cut"))? == b"pr");
+        ensure!(fs::read(path("overwritten"))? == b"yrogram");
+        ensure!(fs::read(path("directory/file"))? == b"new\n");
+    }
     Ok(())
 }

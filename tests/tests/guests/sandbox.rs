@@ -21,8 +21,10 @@ use vbts_tests::programs;
 const ENDLESS: [&str; 3] = ["/bin/sh", "-c", "echo ready; while :; do :; done"];
 /// `Seccomp:` in /proc/PID/status of a thread with a filter.
 const FILTERED: &str = "2";
-/// CAP_CHOWN to CAP_FSETID.
-const FILE_CAPABILITIES: u64 = 0x1F;
+/// CAP_CHOWN to CAP_FOWNER.
+const FILE_CAPABILITIES: u64 = 0xF;
+/// The capability that is given up without a sandbox, too.
+const CAP_FSETID: u64 = 1 << 4;
 
 pub fn trials(module: &str) -> Vec<Trial> {
     machine::trials_of(
@@ -107,6 +109,10 @@ fn field<'a>(status: &'a str, name: &str) -> Result<&'a str> {
         .trim())
 }
 
+fn capabilities(status: &str, name: &str) -> Result<u64> {
+    Ok(u64::from_str_radix(field(status, name)?, 16)?)
+}
+
 fn confined(machine: &Machine) -> Result<()> {
     let threads = threads(start(machine, &[])?)?;
     ensure!(
@@ -117,8 +123,10 @@ fn confined(machine: &Machine) -> Result<()> {
         ensure!(field(status, "Seccomp")? == FILTERED, "{status}");
         ensure!(field(status, "NoNewPrivs")? == "1", "{status}");
         for name in ["CapPrm", "CapEff"] {
-            let capabilities = u64::from_str_radix(field(status, name)?, 16)?;
-            ensure!(capabilities & !FILE_CAPABILITIES == 0, "{status}");
+            ensure!(
+                capabilities(status, name)? & !FILE_CAPABILITIES == 0,
+                "{status}"
+            );
         }
     }
     Ok(())
@@ -127,9 +135,11 @@ fn confined(machine: &Machine) -> Result<()> {
 fn not_confined(machine: &Machine) -> Result<()> {
     let own = fs::read_to_string("/proc/self/status")?;
     for status in threads(start(machine, &["--sandbox", "off"])?)? {
-        for name in ["Seccomp", "NoNewPrivs", "CapEff"] {
+        for name in ["Seccomp", "NoNewPrivs"] {
             ensure!(field(&status, name)? == field(&own, name)?, "{status}");
         }
+        let expected = capabilities(&own, "CapEff")? & !CAP_FSETID;
+        ensure!(capabilities(&status, "CapEff")? == expected, "{status}");
     }
     Ok(())
 }

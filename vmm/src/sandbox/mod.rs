@@ -31,12 +31,11 @@ use calls::{
 };
 
 /// The capabilities that root keeps: those over files, because the guest has access to the files of
-/// the user who started vbts.
+/// the user who started vbts. CAP_FSETID is not one of them: see [`drop_fsetid`].
 const KEPT_CAPABILITIES: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::DAC_READ_SEARCH)
-    .union(CapabilitySet::FOWNER)
-    .union(CapabilitySet::FSETID);
+    .union(CapabilitySet::FOWNER);
 
 /// A sandbox for this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -271,6 +270,17 @@ pub fn restrict_files(rules: FileRules, strict: bool) -> Result<(), Failure> {
 /// The host's kernel rejects the change.
 pub fn drop_capabilities() -> io::Result<()> {
     keep_capabilities(KEPT_CAPABILITIES)
+}
+
+/// Drops CAP_FSETID. Without it, the host's kernel clears the set-user-ID bit, and the
+/// set-group-ID bit of an executable file, when this process writes or truncates the file
+/// (`file_remove_privs` in fs/inode.c). With it, a guest could replace the contents of a
+/// set-user-ID program of the host that is in a writable share.
+///
+/// # Errors
+/// The host's kernel rejects the change.
+pub fn drop_fsetid() -> io::Result<()> {
+    keep_capabilities(CapabilitySet::FSETID.complement())
 }
 
 /// Drops all capabilities.
