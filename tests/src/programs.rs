@@ -103,6 +103,11 @@ pub const ALL: &[Program] = &[
         status: 5,
         flags: &["-m32"],
     },
+    Program {
+        source: "ia32_far.S",
+        status: 6,
+        flags: &["-m32"],
+    },
 ];
 
 /// Those that can be 32-bit programs, as such.
