@@ -1,10 +1,11 @@
 //! The cache of decoded blocks, by guest-physical address.
 
+use crate::backend::block::{Block, BlockId, Branch, Extent};
+use crate::backend::blocks::Blocks;
 use crate::backend::interpreter::op::Op;
 use crate::backend::jit::{CodeId, MappingId};
-use crate::engine::block::{Block, BlockId, Branch, Extent};
 use crate::insn::CodeSize;
-use crate::mmu::code_map::CodeMap;
+use crate::processor::cpu::Cpu;
 use crate::processor::jump_keys::JumpKeys;
 
 /// Identifies a block in its page: offset, size of code, and extent.
@@ -42,10 +43,10 @@ struct Mapping {
 
 impl Page {
     /// Forgets the native code of its blocks, which are of `blocks`.
-    fn forget_native_code(&mut self, blocks: &mut [Block]) {
+    fn forget_native_code(&mut self, blocks: &mut Blocks) {
         self.mappings.clear();
         for (_, id) in &self.blocks {
-            if let Some(block) = blocks.get_mut(*id as usize) {
+            if let Some(block) = blocks.get_mut(*id) {
                 block.native = CodeId::NONE;
                 if block.heat != Block::NEVER {
                     block.heat = 0;
@@ -55,27 +56,13 @@ impl Page {
     }
 }
 
-/// Upper bound on the cached blocks of all processors of a machine. A full cache is cleared.
-const MAX_BLOCKS: usize = 1 << 19;
-/// Upper bound on the cached operations of all processors of a machine: 384 MiB. Linux with a few
-/// programs needs far less, on each of eight processors, too. A guest that jumps to every byte of
-/// its memory would need more.
-const MAX_OPS: usize = if cfg!(test) { 1 << 10 } else { 1 << 23 };
-
 /// Slots for jump targets: a power of two.
 const JUMPS: usize = 1 << 16;
 
 /// The cache of decoded blocks.
 #[derive(Debug)]
 pub(crate) struct BlockCache {
-    /// Upper bounds on cached blocks and operations: this processor's share, so that processors
-    /// on different threads need not count together.
-    max_blocks: usize,
-    max_ops: usize,
-    blocks: Vec<Block>,
-    /// Operations of all blocks.
-    ops: usize,
-    free: Vec<BlockId>,
+    blocks: Blocks,
     /// Guest-physical page number of each of `blocks`.
     places: Vec<u32>,
     pages: Vec<Option<Box<Page>>>,
@@ -90,13 +77,8 @@ impl BlockCache {
     pub fn new(ram_end: u64, processors: usize) -> Self {
         let mut pages = Vec::new();
         pages.resize_with((ram_end >> 12) as usize, || None);
-        let processors = processors.max(1);
         Self {
-            max_blocks: MAX_BLOCKS / processors,
-            max_ops: MAX_OPS / processors,
-            blocks: Vec::new(),
-            ops: 0,
-            free: Vec::new(),
+            blocks: Blocks::new(processors),
             places: Vec::new(),
             pages,
             jumps: Box::new([0; JUMPS]),
@@ -106,8 +88,14 @@ impl BlockCache {
 
     /// Starts an epoch: code may have changed untracked, so each block is compared with memory
     /// before its next use.
-    pub fn revalidate(&mut self) {
+    pub fn revalidate(&mut self, cpu: &mut Cpu) {
         self.epoch += 1;
+        cpu.new_generation();
+    }
+
+    /// The blocks, for native code.
+    pub fn blocks(&self) -> &Blocks {
+        &self.blocks
     }
 
     #[inline(always)]
@@ -118,7 +106,7 @@ impl BlockCache {
     /// The block `hint`, if a jump to `rip` leads to it.
     #[inline(always)]
     pub fn linked(&self, hint: BlockId, rip: u64, keys: JumpKeys) -> Option<&Block> {
-        let block = self.blocks.get(hint as usize)?;
+        let block = self.blocks.get(hint)?;
         (block.rip() == rip && (block.key() == keys.any || block.key() == keys.global))
             .then_some(block)
     }
@@ -133,7 +121,7 @@ impl BlockCache {
     /// not changed. The jump had the mode of `keys`, and a key that need not be valid any more.
     pub fn jump_before(&self, rip: u64, keys: JumpKeys, gpa: u64) -> Option<BlockId> {
         let id = self.jumps[Self::jump_slot(rip)];
-        let block = self.blocks.get(id as usize)?;
+        let block = self.blocks.get(id)?;
         let same = block.rip() == rip
             && block.key() != 0
             && keys.have_mode_of(block.key())
@@ -145,21 +133,21 @@ impl BlockCache {
     /// Remembers where a jump to `rip` leads. `key` is one of [`JumpKeys`].
     pub fn remember(&mut self, rip: u64, key: u64, id: BlockId) {
         self.jumps[Self::jump_slot(rip)] = id;
-        if let Some(block) = self.blocks.get_mut(id as usize) {
+        if let Some(block) = self.blocks.get_mut(id) {
             block.remember(rip, key);
         }
     }
 
     /// Remembers that `branch` leads to the block `to`.
     pub fn link(&mut self, branch: Branch, to: BlockId) {
-        if let Some(block) = self.blocks.get_mut(branch.block as usize) {
+        if let Some(block) = self.blocks.get_mut(branch.block) {
             block.ops.link(branch.op, to);
         }
     }
 
     /// The block to which `branch` has led before. There may be none.
     pub fn link_of(&self, branch: Branch) -> BlockId {
-        let block = self.blocks.get(branch.block as usize);
+        let block = self.blocks.get(branch.block);
         block.map_or(Op::UNLINKED, |block| block.ops.link_of(branch.op))
     }
 
@@ -176,7 +164,7 @@ impl BlockCache {
         if page.epoch != self.epoch {
             // Native code of a page becomes valid as a whole.
             let same = |(key, id): &(PageKey, BlockId)| {
-                let block = self.blocks.get(*id as usize);
+                let block = self.blocks.get(*id);
                 block.is_some_and(|block| unchanged(key.0, block.bytes()))
             };
             if !page.mappings.is_empty() && !page.blocks.iter().all(same) {
@@ -187,7 +175,7 @@ impl BlockCache {
         let key = ((gpa & 0xFFF) as u16, size, extent);
         let i = page.blocks.binary_search_by_key(&key, |e| e.0).ok()?;
         let id = page.blocks[i].1;
-        let block = self.blocks.get_mut(id as usize)?;
+        let block = self.blocks.get_mut(id)?;
         if block.epoch != self.epoch {
             if !unchanged(key.0, block.bytes()) {
                 return None;
@@ -225,7 +213,7 @@ impl BlockCache {
 
     /// The block with this index, to be changed.
     pub fn get_mut(&mut self, id: BlockId) -> Option<&mut Block> {
-        self.blocks.get_mut(id as usize)
+        self.blocks.get_mut(id)
     }
 
     /// Forgets the native code of all blocks.
@@ -237,49 +225,35 @@ impl BlockCache {
 
     /// The block with this index.
     pub fn get(&self, id: BlockId) -> Option<&Block> {
-        self.blocks.get(id as usize)
+        self.blocks.get(id)
     }
 
-    /// Enters a block that was decoded from `gpa`. Returns its index and whether it is the first of
-    /// its page, or `None` if the cache is full and has to be cleared first.
+    /// Enters a block that was decoded from `gpa`. It replaces the one that was there before, whose
+    /// bytes have changed. Returns its index and whether it is the first of its page, or `None` if
+    /// the cache is full and has to be cleared first.
     pub fn insert(
         &mut self,
-        map: &mut CodeMap,
+        cpu: &mut Cpu,
         gpa: u64,
         size: CodeSize,
         extent: Extent,
         mut block: Block,
     ) -> Option<(BlockId, bool)> {
-        let full = self.blocks.len() >= self.max_blocks && self.free.is_empty();
-        if full || self.ops + block.ops.count() > self.max_ops {
-            return None;
-        }
-        self.ops += block.ops.count();
+        let page = self.pages.get_mut((gpa >> 12) as usize)?;
         block.epoch = self.epoch;
-        let first = map.add(gpa, block.bytes().len());
-        let id = match self.free.pop() {
-            Some(id) => {
-                self.blocks[id as usize] = block;
-                id
-            }
-            None => {
-                self.blocks.push(block);
-                self.places.push(0);
-                (self.blocks.len() - 1) as BlockId
-            }
-        };
+        let len = block.bytes().len();
+        let id = self.blocks.insert(block)?;
+        let first = cpu.code_map.add(gpa, len);
+        self.places
+            .resize(self.places.len().max(id as usize + 1), 0);
         self.places[id as usize] = (gpa >> 12) as u32;
-        let page = self
-            .pages
-            .get_mut((gpa >> 12) as usize)?
-            .get_or_insert_default();
+        let page = page.get_or_insert_default();
         let key = ((gpa & 0xFFF) as u16, size, extent);
         match page.blocks.binary_search_by_key(&key, |e| e.0) {
             Ok(i) => {
                 let old = std::mem::replace(&mut page.blocks[i].1, id);
-                // Its native code must not become valid with that of the page.
                 page.forget_native_code(&mut self.blocks);
-                self.forget(old);
+                self.remove(cpu, &[(key, old)]);
             }
             Err(i) => page.blocks.insert(i, (key, id)),
         }
@@ -288,92 +262,39 @@ impl BlockCache {
 
     /// The index of `block`, one of this cache.
     pub fn id(&self, block: &Block) -> BlockId {
-        let offset = std::ptr::from_ref(block) as usize - self.blocks.as_ptr() as usize;
-        (offset / size_of::<Block>()) as BlockId
+        self.blocks.id(block)
     }
 
-    /// Invalidates the code of the page of `gpa`. Returns whether there was any. An instruction
+    /// Invalidates the code of the page of `gpa`, and its write-tracking with it. An instruction
     /// that begins in the page before stays: it is compared with memory at each look-up.
-    pub fn invalidate(&mut self, map: &mut CodeMap, gpa: u64) -> bool {
+    pub fn invalidate(&mut self, cpu: &mut Cpu, gpa: u64) {
         let page = self.pages.get_mut((gpa >> 12) as usize);
-        for (_, id) in page
-            .and_then(Option::take)
-            .iter()
-            .flat_map(|page| &page.blocks)
-        {
-            self.forget(*id);
-        }
-        map.clear(gpa)
-    }
-
-    fn forget(&mut self, id: BlockId) {
-        if let Some(block) = self.blocks.get_mut(id as usize) {
-            let block = std::mem::replace(block, Block::vacant());
-            self.ops -= block.ops.count();
-            self.free.push(id);
+        let page = page.and_then(Option::take).unwrap_or_default();
+        if cpu.code_map.clear(gpa) || !page.blocks.is_empty() {
+            cpu.update_write_tracking(gpa);
+            self.remove(cpu, &page.blocks);
         }
     }
 
-    /// Clears the cache.
-    pub fn clear(&mut self, map: &mut CodeMap) {
-        map.clear_all();
+    /// Removes blocks that are in no page any more. The processor's keys advance: no jump of
+    /// before, neither a link nor one of native code, leads to a block without a look-up. Native
+    /// code of the page that held them does not become valid again, because the page has forgotten
+    /// it.
+    fn remove(&mut self, cpu: &mut Cpu, removed: &[(PageKey, BlockId)]) {
+        for (_, id) in removed {
+            self.blocks.remove(*id);
+        }
+        cpu.new_generation();
+    }
+
+    /// Clears the cache. Writes to code are tracked no more, so that the TLB is flushed, and the
+    /// processor's keys advance with that.
+    pub fn clear(&mut self, cpu: &mut Cpu) {
+        cpu.code_map.clear_all();
         self.blocks.clear();
-        self.ops = 0;
-        self.free.clear();
         self.places.clear();
         self.pages.fill_with(|| None);
         self.jumps.fill(0);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::backend::interpreter::lower::Lowered;
-    use crate::exec;
-    use crate::insn::Insn;
-
-    /// A block of `n` operations, of which the last is its end.
-    fn block(n: usize) -> Block {
-        let lowered = Lowered {
-            ops: vec![Op::called(exec::undefined, Insn::INVALID); n - 1],
-            branches: 0,
-            len: 15,
-        };
-        Block::new(lowered, &[0; 15])
-    }
-
-    #[test]
-    fn operations_are_bounded() {
-        const PAGES: u64 = 2;
-        let end = PAGES << 12;
-        let (mut cache, mut map) = (BlockCache::new(end, 1), CodeMap::new(end));
-        let half = MAX_OPS / 2;
-        let mut insert = |gpa, n| {
-            let inserted = cache.insert(&mut map, gpa, CodeSize::Bits64, Extent::Whole, block(n));
-            (inserted.is_some(), cache.ops)
-        };
-        assert_eq!(insert(0, half), (true, half));
-        assert_eq!(insert(0x1000, half - 1), (true, MAX_OPS - 1));
-        assert_eq!(insert(0x1010, 2), (false, MAX_OPS - 1), "full");
-        assert_eq!(insert(0x1010, 1), (true, MAX_OPS));
-        // Invalidated blocks make room.
-        assert!(cache.invalidate(&mut map, 0x1000));
-        assert_eq!(cache.ops, half);
-        cache.clear(&mut map);
-        assert_eq!(cache.ops, 0);
-    }
-    #[test]
-    fn processors_share_the_bound() {
-        const PROCESSORS: usize = 8;
-        let end = 1 << 12;
-        let fill = |processors| {
-            let (mut cache, mut map) = (BlockCache::new(end, processors), CodeMap::new(end));
-            let size = CodeSize::Bits64;
-            let mut insert = |gpa| cache.insert(&mut map, gpa, size, Extent::Whole, block(8));
-            (0..end).take_while(|gpa| insert(*gpa).is_some()).count() * 8
-        };
-        assert_eq!(fill(1), MAX_OPS);
-        assert_eq!(fill(PROCESSORS), MAX_OPS / PROCESSORS);
+        cpu.flush_tlb(false);
     }
 }

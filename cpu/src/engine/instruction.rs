@@ -1,8 +1,8 @@
 //! One instruction with everything that the architecture demands around it: code breakpoints,
 //! single-stepping, shadows, and faults.
 
+use crate::backend::block::Extent;
 use crate::engine::SoftCpu;
-use crate::engine::block::Extent;
 use crate::engine::lookup::Found;
 use crate::engine::run::{BlockFault, run_one};
 use crate::processor::fault::Fault;

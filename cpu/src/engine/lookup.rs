@@ -1,10 +1,10 @@
 //! Finds the block of an instruction pointer, and decodes it if it is not cached.
 
+use crate::backend::block::{Block, BlockId, Extent};
 use crate::backend::interpreter::lower;
 use crate::backend::jit::CodeId;
 use crate::decode::{MAX_BLOCK, MAX_INSTRUCTION};
 use crate::engine::SoftCpu;
-use crate::engine::block::{Block, BlockId, Extent};
 use crate::engine::cache::LinearPage;
 use crate::engine::run::BlockFault;
 use crate::insn::{Abort, CodeSize};
@@ -60,13 +60,12 @@ impl SoftCpu {
         if extent_of_block == Extent::Crossing && !block.crosses(hit.gpa) {
             return Ok(Found::Single(block));
         }
-        let map = &mut self.cpu.code_map;
+        let cpu = &mut self.cpu;
         let inserted = self
             .cache
-            .insert(map, hit.gpa, size, extent_of_block, block);
+            .insert(cpu, hit.gpa, size, extent_of_block, block);
         let Some((id, first)) = inserted else {
-            self.cache.clear(&mut self.cpu.code_map);
-            self.cpu.flush_tlb(false);
+            self.cache.clear(&mut self.cpu);
             return self.decode_single().map(Found::Single);
         };
         if first {

@@ -1,6 +1,5 @@
 //! Runs a processor: the run loop, cached blocks, and the events between two instructions.
 
-pub(crate) mod block;
 mod boundary;
 mod cache;
 mod instruction;
@@ -98,17 +97,13 @@ impl SoftCpu {
             return;
         }
         self.cpu.window.close();
-        if self.cache.invalidate(&mut self.cpu.code_map, gpa) {
-            self.cpu.update_write_tracking(gpa);
-            self.cpu.new_generation();
-        }
+        self.cache.invalidate(&mut self.cpu, gpa);
     }
 
     /// Compares decoded code with memory before it is used again: it may have changed untracked, as
     /// while another accelerator ran the processor.
     pub fn revalidate(&mut self) {
-        self.cache.revalidate();
-        self.cpu.new_generation();
+        self.cache.revalidate(&mut self.cpu);
     }
 
     /// Does the work that is due before the next instruction, or else runs that instruction.

@@ -2,11 +2,11 @@
 
 use std::time::Instant;
 
+use crate::backend::block::{Block, BlockId, Branch};
 use crate::backend::interpreter::op::Op;
 use crate::backend::jit::check::Expectation;
 use crate::backend::jit::{CodeId, Left, Start};
 use crate::engine::SoftCpu;
-use crate::engine::block::{Block, BlockId, Branch};
 use crate::engine::run::{BlockExit, BlockFault, Origin, run_block};
 use crate::insn::{Abort, CodeSize, Flow, reg};
 use crate::processor::cpu::Cpu;
@@ -63,7 +63,7 @@ impl SoftCpu {
         let Some(jit) = &mut self.jit else {
             return Ok(Origin::None);
         };
-        match jit.run(&mut self.cpu, code) {
+        match jit.run(&mut self.cpu, self.cache.blocks(), code) {
             Left::Block | Left::Partial => Ok(Origin::None),
             Left::Unlinked(edge) => Ok(Origin::Edge(edge)),
             Left::Indirect | Left::Stale => Ok(Origin::Indirect),
@@ -88,7 +88,7 @@ impl SoftCpu {
         let (rip, start, count) = (block.rip(), self.cpu.icount, jit.count(code));
         let (bytes, ops) = (block.bytes(), block.ops.all());
         let expectation = Expectation::of(&mut self.cpu, rip, bytes, ops, count);
-        let left = jit.run(&mut self.cpu, code);
+        let left = jit.run(&mut self.cpu, self.cache.blocks(), code);
         if let Some(difference) = expectation.and_then(|e| e.differs(&self.cpu)) {
             panic!(
                 "--jit check: native code of the block at {rip:#x}, {bytes:02x?}, is wrong: \
@@ -165,13 +165,13 @@ impl SoftCpu {
                 false => self.cache.mapping_of(id, page, || jit.new_mapping())?,
             };
             jit.validate(mapping, key);
-            let block = self.cache.get(id)?;
+            let (block, handle) = (self.cache.get(id)?, self.cache.blocks().handle(id)?);
             let start = Start {
                 rip,
                 mapping,
                 global: page.global,
             };
-            jit.translate(&self.cpu, start, block.bytes(), block.ops.all())
+            jit.translate(&self.cpu, start, handle, block.bytes(), block.ops.all())
         } else {
             None
         };

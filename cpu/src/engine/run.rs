@@ -1,9 +1,9 @@
 //! The fast path: from block to block.
 
+use crate::backend::block::{Block, BlockId, Branch, Extent};
 use crate::backend::interpreter::dispatch::{At, Done};
 use crate::backend::interpreter::op::Op;
 use crate::backend::jit::Edge;
-use crate::engine::block::{Block, BlockId, Branch, Extent};
 use crate::engine::cache::BlockCache;
 use crate::engine::lookup::Found;
 use crate::engine::{Exit, SoftCpu};

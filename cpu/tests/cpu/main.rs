@@ -27,6 +27,7 @@ mod memory_order;
 mod native_code;
 mod native_flags;
 mod native_read_modify_write;
+mod native_replaced;
 mod native_stack;
 mod native_system;
 mod paging;

@@ -213,7 +213,7 @@ impl Translator<'_> {
     pub(super) fn miss(&mut self, item: &Item) -> (Label, Label) {
         self.save_flags();
         let (at, back) = (self.asm.label(), self.asm.label());
-        self.on_miss(at, back, item.op);
+        self.on_miss(at, back, item.start);
         (at, back)
     }
 }

@@ -2,18 +2,20 @@
 //! does not find, that of the rest of a block, and the recording of a branch that finds no open
 //! window.
 
+use crate::backend::block::BlockId;
+use crate::backend::blocks::BlockHandle;
 use crate::backend::interpreter::op::Op;
 use crate::backend::jit::layout::{Frame, exit};
 use crate::backend::jit::{flags, host_vectors};
-use crate::decode::MAX_BLOCK;
-use crate::insn::{Abort, Flow, reg, seg};
+use crate::decode::{MAX_BLOCK, MAX_INSTRUCTION};
+use crate::insn::{Abort, Flow, Insn, reg, seg};
 use crate::processor::cpu::Cpu;
 use crate::processor::last_branches::BranchClass;
 
 /// The value of [`execute`] and [`record`] that continues native code.
 const CONTINUE: u64 = 0;
 
-impl Frame {
+impl Frame<'_> {
     /// Has native code leave at the end of the block if work is due or jumps have become invalid,
     /// and not later than the run loop would.
     fn limit_to(&mut self, cpu: &Cpu) {
@@ -34,53 +36,97 @@ impl Frame {
     }
 }
 
+/// Where an instruction starts in its block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct InsnStart {
+    /// Number of its first operation.
+    op: u16,
+    /// Offset in bytes.
+    offset: u16,
+    /// Number of instructions before it.
+    ordinal: u8,
+}
+
+impl InsnStart {
+    /// The start of `insn`, whose first operation has the number `op`.
+    pub fn of(op: usize, insn: &Insn) -> Self {
+        Self {
+            op: op as u16,
+            offset: insn.offset,
+            ordinal: insn.ordinal,
+        }
+    }
+}
+
 /// Which instructions of a block [`execute`] executes, as one word of native code.
 #[derive(Debug, Clone, Copy)]
 #[repr(transparent)]
 pub(super) struct Part(pub u32);
 
 impl Part {
-    const COUNT: u32 = 24;
+    // Numbers of bits of the fields, from the lowest.
+    const OP: u32 = 10;
+    const OFFSET: u32 = 10;
+    const ORDINAL: u32 = 6;
+    const COUNT: u32 = 6;
     /// As a count: the rest of the block.
-    pub const REST: u8 = u8::MAX;
+    pub const REST: u8 = (1 << Self::COUNT) - 1;
 
-    /// `count` instructions from the operation of this number in the block on.
-    pub fn of(first: u16, count: u8) -> Self {
+    /// `count` instructions from `first` on.
+    pub fn of(first: InsnStart, count: u8) -> Self {
         const {
+            /// Most operations of an instruction.
+            const OPS: usize = 8;
+            assert!((MAX_BLOCK as usize) * OPS < 1 << Self::OP);
+            assert!((MAX_BLOCK as usize) * MAX_INSTRUCTION < 1 << Self::OFFSET);
+            assert!((MAX_BLOCK as usize) < 1 << Self::ORDINAL);
             assert!(MAX_BLOCK < Self::REST);
-            assert!((u16::MAX as usize) * size_of::<Op>() < 1 << Self::COUNT);
+            assert!(Self::OP + Self::OFFSET + Self::ORDINAL + Self::COUNT == u32::BITS);
         }
-        let offset = u32::from(first) * size_of::<Op>() as u32;
-        Self(offset | u32::from(count) << Self::COUNT)
+        let offset = u32::from(first.offset) << Self::OP;
+        let ordinal = u32::from(first.ordinal) << (Self::OP + Self::OFFSET);
+        let count = u32::from(count) << (u32::BITS - Self::COUNT);
+        Self(u32::from(first.op) | offset | ordinal | count)
     }
 
-    /// Offset of the first operation.
-    fn offset(self) -> usize {
-        (self.0 & ((1 << Self::COUNT) - 1)) as usize
+    /// Number of the first operation.
+    fn op(self) -> usize {
+        (self.0 & ((1 << Self::OP) - 1)) as usize
+    }
+
+    fn first(self) -> InsnStart {
+        let field = |shift: u32, bits: u32| self.0 >> shift & ((1 << bits) - 1);
+        InsnStart {
+            op: self.op() as u16,
+            offset: field(Self::OP, Self::OFFSET) as u16,
+            ordinal: field(Self::OP + Self::OFFSET, Self::ORDINAL) as u8,
+        }
     }
 
     fn count(self) -> u64 {
-        u64::from(self.0 >> Self::COUNT)
+        u64::from(self.0 >> (u32::BITS - Self::COUNT))
     }
 }
 
-/// Executes instructions of the block with the operations `ops` at `rip`.
-///
-/// # Safety
-/// `part` is one of the block, which does not begin with the operation that ends it.
-pub(super) unsafe extern "sysv64" fn execute(
+/// Executes instructions of the block with this index and generation, at `rip`. If the block has
+/// been removed, native code leaves before them, and the run loop decodes what is there now.
+pub(super) extern "sysv64" fn execute(
     cpu: &mut Cpu,
-    frame: &mut Frame,
+    frame: &mut Frame<'_>,
     part: Part,
     rip: u64,
-    ops: *const Op,
+    id: BlockId,
+    generation: u64,
 ) -> u64 {
     host_vectors::check();
     frame.update_count(cpu);
+    let handle = BlockHandle { id, generation };
+    let Some(ops) = frame.blocks.operations(handle, part.op()) else {
+        return leave_before(cpu, frame, rip, part.first());
+    };
     cpu.gpr[usize::from(reg::BLOCK)] = rip;
     cpu.flags = flags::unpack(frame.flags);
-    // SAFETY: the caller's promise.
-    let code = unsafe { run(cpu, frame, ops.byte_add(part.offset()), part.count()) };
+    let code = run(cpu, frame, ops, part.count());
     frame.flags = flags::pack(cpu.flags);
     if code == CONTINUE {
         frame.limit_to(cpu);
@@ -88,17 +134,18 @@ pub(super) unsafe extern "sysv64" fn execute(
     code
 }
 
-/// Executes `count` instructions from that whose first operation is `first` on.
-///
-/// # Safety
-/// `first` is an operation of a block.
-unsafe fn run(cpu: &mut Cpu, frame: &mut Frame, first: *const Op, count: u64) -> u64 {
-    let mut at = first;
+/// Leaves native code before the instruction `insn` of the block at `rip`.
+#[cold]
+fn leave_before(cpu: &mut Cpu, frame: &mut Frame<'_>, rip: u64, insn: InsnStart) -> u64 {
+    cpu.rip = rip.wrapping_add(insn.offset.into());
+    frame.budget -= i64::from(insn.ordinal);
+    exit::REMOVED
+}
+
+/// Executes the first `count` instructions of `ops`, operations up to the end of a block.
+fn run(cpu: &mut Cpu, frame: &mut Frame<'_>, mut ops: &[Op], count: u64) -> u64 {
     let mut left = count;
-    loop {
-        // SAFETY: the caller's promise. The last operation of the block ends it, so that none is
-        // read behind it.
-        let op = unsafe { &*at };
+    while let [op, rest @ ..] = ops {
         let insn = &op.insn;
         if op.ends_block() {
             cpu.rip = cpu.this_rip(insn);
@@ -123,25 +170,154 @@ unsafe fn run(cpu: &mut Cpu, frame: &mut Frame, first: *const Op, count: u64) ->
                 };
             }
         }
-        // SAFETY: as above: this operation does not end the block.
-        at = unsafe { at.add(1) };
-        // SAFETY: as above.
-        let next = unsafe { &*at };
-        let complete = next.ends_block() || next.insn.ordinal != insn.ordinal;
+        ops = rest;
+        let next = rest.first();
+        let complete =
+            next.is_none_or(|next| next.ends_block() || next.insn.ordinal != insn.ordinal);
         left = left.saturating_sub(complete.into());
         // The rest of a block that began to record, or ceased to, is not in its code.
         if left == 0 && complete && u64::from(cpu.recording) == frame.recording {
-            return CONTINUE;
+            break;
         }
     }
+    CONTINUE
 }
 
 /// Records a branch from `from` to `to`, the last instruction of the block. The window has no slot.
-pub(super) extern "sysv64" fn record(cpu: &mut Cpu, frame: &mut Frame, from: u64, to: u64) -> u64 {
+pub(super) extern "sysv64" fn record(
+    cpu: &mut Cpu,
+    frame: &mut Frame<'_>,
+    from: u64,
+    to: u64,
+) -> u64 {
     host_vectors::check();
     frame.update_count(cpu);
     cpu.rip = to;
     cpu.record_near_anywhere(from, BranchClass(frame.branch_class as u32));
     frame.limit_to(cpu);
     CONTINUE
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::backend::block::Block;
+    use crate::backend::blocks::Blocks;
+    use crate::backend::interpreter::lower::Lowered;
+    use crate::mmu::ram::GuestRam;
+    use crate::model::model;
+    use crate::processor::jump_keys::JumpKeys;
+    use crate::processor::platform::{Platform, Signals};
+
+    /// A machine without devices.
+    struct NoDevices;
+    impl Platform for NoDevices {
+        fn mmio_read(&self, _: u64, _: u64, _: &mut [u8]) {}
+        fn mmio_write(&self, _: u64, _: u64, _: &[u8]) {}
+        fn pio_read(&self, _: u64, _: u16, _: &mut [u8]) {}
+        fn pio_write(&self, _: u64, _: u16, _: &[u8]) {}
+        fn acknowledge_interrupt(&self, _: u64) -> Option<u8> {
+            None
+        }
+        fn take_nmi(&self) -> bool {
+            false
+        }
+        fn give_back_nmi(&self) {}
+        fn performance_interrupt(&self, _: u64) {}
+        fn cr8(&self) -> u64 {
+            0
+        }
+        fn set_cr8(&self, _: u64, _: u64) {}
+        fn apic_rdmsr(&self, _: u64, _: u32) -> Option<u64> {
+            None
+        }
+        fn apic_wrmsr(&self, _: u64, _: u32, _: u64) -> Option<()> {
+            None
+        }
+    }
+
+    const START: InsnStart = InsnStart {
+        op: 1,
+        offset: 2,
+        ordinal: 1,
+    };
+
+    #[test]
+    fn the_fields_of_a_part_do_not_overlap() {
+        let last = InsnStart {
+            op: 8 * u16::from(MAX_BLOCK),
+            offset: MAX_INSTRUCTION as u16 * u16::from(MAX_BLOCK - 1),
+            ordinal: MAX_BLOCK - 1,
+        };
+        for start in [START, last] {
+            for count in [1, MAX_BLOCK, Part::REST] {
+                let part = Part::of(start, count);
+                assert_eq!((part.first(), part.count()), (start, count.into()));
+            }
+        }
+    }
+
+    #[test]
+    fn native_code_of_a_removed_block_leaves_before_the_instruction() {
+        const RIP: u64 = 0x1000;
+        let increment: fn(&mut Cpu, &Insn) -> crate::insn::Exec = |cpu, _| {
+            cpu.gpr[0] += 1;
+            Ok(Flow::Next)
+        };
+        // Two instructions of two bytes.
+        let insn = |ordinal: u8| Insn {
+            len: 2,
+            offset: 2 * u16::from(ordinal),
+            ordinal,
+            ..Insn::INVALID
+        };
+        let block = || {
+            let ops = [0, 1].map(|n| Op::called(increment, insn(n))).into();
+            let (branches, len) = (0, 4);
+            Block::new(Lowered { ops, branches, len }, &[0x90; 4])
+        };
+        let (platform, signals) = (Arc::new(NoDevices), Arc::<Signals>::default());
+        // SAFETY: it has no memory.
+        let ram = unsafe { GuestRam::new(&[]) };
+        let mut cpu = Cpu::new(model("core2").unwrap(), ram, platform, signals);
+        cpu.limit = 1000;
+        let mut blocks = Blocks::new(1);
+        let id = blocks.insert(block()).unwrap();
+        let BlockHandle { id, generation } = blocks.handle(id).unwrap();
+        let mut call = |blocks: &Blocks| {
+            let mut frame = Frame {
+                budget: 100,
+                address: 0,
+                flags: flags::pack(cpu.flags),
+                limit: 100,
+                recording: 0,
+                keys: JumpKeys::default(),
+                host_mxcsr: 0,
+                branch_class: 0,
+                target: 0,
+                blocks,
+            };
+            frame.keys = cpu.jump_keys;
+            let code = execute(
+                &mut cpu,
+                &mut frame,
+                Part::of(START, 1),
+                RIP,
+                id,
+                generation,
+            );
+            (code, cpu.gpr[0], cpu.rip, frame.budget)
+        };
+        assert_eq!(call(&blocks), (CONTINUE, 1, 0, 100));
+        blocks.remove(id);
+        let left = (exit::REMOVED, 1, RIP + 2, 99);
+        assert_eq!(call(&blocks), left);
+        // Another block with the same index.
+        assert_eq!(blocks.insert(block()), Some(id));
+        assert_eq!(call(&blocks), left);
+        blocks.clear();
+        assert_eq!(call(&blocks), left);
+    }
 }

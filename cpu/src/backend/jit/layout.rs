@@ -5,6 +5,7 @@ use std::mem::{offset_of, size_of};
 
 use vbts_bts::Window;
 
+use crate::backend::blocks::Blocks;
 use crate::backend::jit::assembler::{
     Mem, R8, R9, R10, R11, R12, R13, R15, RBP, RBX, RCX, RDI, RDX, RSI, RSP, Reg,
 };
@@ -139,9 +140,9 @@ const _: () = {
 };
 
 /// What native code keeps on the host's stack.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 #[repr(C)]
-pub(super) struct Frame {
+pub(super) struct Frame<'a> {
     /// Instructions that may still retire before the run loop takes over, from the start of the
     /// current block. The run loop takes over at the first end of a block where none is left.
     pub budget: i64,
@@ -163,18 +164,20 @@ pub(super) struct Frame {
     /// The target of an indirect branch: RIP, where native code leaves after it. The host forwards
     /// what was stored on its stack sooner than what was stored elsewhere.
     pub target: u64,
+    /// The blocks whose code it is, which stay while native code runs.
+    pub blocks: &'a Blocks,
 }
 
-pub(super) const FRAME_BUDGET: Mem = Mem::at(RSP, offset_of!(Frame, budget) as i32);
-pub(super) const FRAME_ADDRESS: Mem = Mem::at(RSP, offset_of!(Frame, address) as i32);
-pub(super) const FRAME_FLAGS: Mem = Mem::at(RSP, offset_of!(Frame, flags) as i32);
-pub(super) const FRAME_LIMIT: Mem = Mem::at(RSP, offset_of!(Frame, limit) as i32);
-pub(super) const FRAME_HOST_MXCSR: Mem = Mem::at(RSP, offset_of!(Frame, host_mxcsr) as i32);
-pub(super) const FRAME_BRANCH_CLASS: Mem = Mem::at(RSP, offset_of!(Frame, branch_class) as i32);
-pub(super) const FRAME_TARGET: Mem = Mem::at(RSP, offset_of!(Frame, target) as i32);
+pub(super) const FRAME_BUDGET: Mem = Mem::at(RSP, offset_of!(Frame<'_>, budget) as i32);
+pub(super) const FRAME_ADDRESS: Mem = Mem::at(RSP, offset_of!(Frame<'_>, address) as i32);
+pub(super) const FRAME_FLAGS: Mem = Mem::at(RSP, offset_of!(Frame<'_>, flags) as i32);
+pub(super) const FRAME_LIMIT: Mem = Mem::at(RSP, offset_of!(Frame<'_>, limit) as i32);
+pub(super) const FRAME_HOST_MXCSR: Mem = Mem::at(RSP, offset_of!(Frame<'_>, host_mxcsr) as i32);
+pub(super) const FRAME_BRANCH_CLASS: Mem = Mem::at(RSP, offset_of!(Frame<'_>, branch_class) as i32);
+pub(super) const FRAME_TARGET: Mem = Mem::at(RSP, offset_of!(Frame<'_>, target) as i32);
 /// Size of the frame on the stack, which keeps the stack's alignment.
 pub(super) const FRAME_SIZE: i32 = 96;
-const _: () = assert!(size_of::<Frame>() <= FRAME_SIZE as usize && FRAME_SIZE % 16 == 0);
+const _: () = assert!(size_of::<Frame<'_>>() <= FRAME_SIZE as usize && FRAME_SIZE % 16 == 0);
 
 /// Why native code ended, in the low byte of the code with which it returns.
 pub(super) mod exit {
@@ -195,4 +198,7 @@ pub(super) mod exit {
     pub const STACK_FAULT: u64 = 7;
     /// Before an instruction without a template.
     pub const PARTIAL: u32 = 8;
+    /// Before an instruction that native code was to have executed, of a block that has been
+    /// removed.
+    pub const REMOVED: u64 = 9;
 }

@@ -40,6 +40,7 @@ mod vector_form;
 use std::io;
 use std::sync::{Arc, Mutex};
 
+use crate::backend::blocks::BlockHandle;
 use crate::backend::interpreter::op::Op;
 use crate::backend::jit::allocator::{Allocator, Kind};
 use crate::backend::jit::assembler::Places;
@@ -264,12 +265,13 @@ impl Jit {
             .is_some_and(|code| code.start.rip == rip && Some(code.start.mapping) != mapping)
     }
 
-    /// Translates the 64-bit code `bytes` of a block with the operations `ops` for jumps to
+    /// Translates the 64-bit code `bytes` of `block` with the operations `ops` for jumps to
     /// `start`. Returns `None` if the block has no native code.
     pub fn translate(
         &mut self,
         cpu: &Cpu,
         start: Start,
+        block: BlockHandle,
         bytes: &[u8],
         ops: &[Op],
     ) -> Option<CodeId> {
@@ -281,6 +283,7 @@ impl Jit {
         let recording = cpu.recording;
         let context = Context {
             model: cpu.model,
+            block,
             rip: start.rip,
             recording,
             locks: !cpu.has_memory_alone(),

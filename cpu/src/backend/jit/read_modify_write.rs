@@ -89,7 +89,7 @@ impl Translator<'_> {
         // CMOVNE: if they are equal, all of the accumulator stays.
         self.asm.registers(true, &[0x0F, 0x45], GUEST_RAX, RAX);
         self.flags_in_host(Fix::None, None);
-        self.on_miss(missed, back, item.op);
+        self.on_miss(missed, back, item.start);
         self.asm.bind(back);
         Ok(true)
     }

@@ -3,7 +3,7 @@
 use std::mem::offset_of;
 
 use crate::backend::jit::assembler::{
-    Assembler, Imm, Mem, Op, Places, R8, R12, R13, R14, R15, RAX, RBP, RBX, RCX, RDI, RDX, RSI,
+    Assembler, Imm, Mem, Op, Places, R8, R9, R12, R13, R14, R15, RAX, RBP, RBX, RCX, RDI, RDX, RSI,
     RSP, Reg, cond,
 };
 use crate::backend::jit::calls;
@@ -24,7 +24,7 @@ pub(super) struct Returned {
 }
 
 /// Enters native code at an address. The frame has the values to begin with.
-pub(super) type Enter = unsafe extern "sysv64" fn(*mut Cpu, u64, *const Frame) -> Returned;
+pub(super) type Enter = unsafe extern "sysv64" fn(*mut Cpu, u64, *const Frame<'_>) -> Returned;
 
 /// Addresses of the routines.
 #[derive(Debug, Clone, Copy, Default)]
@@ -35,8 +35,8 @@ pub(super) struct Routines {
     pub exit: u64,
     /// As `exit`, at the end of a block: because the budget is used up, if it is.
     pub exit_at_end: u64,
-    /// Calls [`calls::execute`] with what is in EAX and at R14, a RIP and the address of
-    /// operations, and returns only to go on.
+    /// Calls [`calls::execute`] with what is in EAX and at R14, a RIP and the two parts of a
+    /// `BlockHandle`, and returns only to go on.
     pub execute: u64,
     /// Calls [`calls::record`] with what is in RAX and R14, and returns only to go on.
     pub record: u64,
@@ -80,7 +80,7 @@ pub(super) fn write(start: u64) -> (Vec<u8>, Routines) {
     }
     a.imm(true, Imm::Sub, RSP, FRAME_SIZE);
     a.lea(CPU, &Mem::at(RDI, BIAS));
-    for at in (0..size_of::<Frame>() as i32).step_by(8) {
+    for at in (0..size_of::<Frame<'_>>() as i32).step_by(8) {
         a.load(RAX, &Mem::at(RDX, at));
         a.store(&Mem::at(RSP, at), RAX);
     }
@@ -123,6 +123,7 @@ pub(super) fn write(start: u64) -> (Vec<u8>, Routines) {
         if of_block {
             a.load(RCX, &Mem::at(R14, 0));
             a.load(R8, &Mem::at(R14, 8));
+            a.load(R9, &Mem::at(R14, 16));
         } else {
             a.mov(RCX, R14);
         }
@@ -138,6 +139,6 @@ pub(super) fn write(start: u64) -> (Vec<u8>, Routines) {
         a.imm(true, Imm::Add, RSP, 8);
         a.jump(exit_spilled);
     }
-    const { assert!(offset_of!(Frame, budget) == 0) };
+    const { assert!(offset_of!(Frame<'_>, budget) == 0) };
     (a.finish().0.to_vec(), routines)
 }

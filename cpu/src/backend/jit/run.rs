@@ -1,5 +1,6 @@
 //! Runs native code: the way in, and why it ended.
 
+use crate::backend::blocks::Blocks;
 use crate::backend::jit::layout::{Frame, exit};
 use crate::backend::jit::routines::{Enter, Returned};
 use crate::backend::jit::{CodeId, Edge, Jit, flags, host_vectors};
@@ -31,9 +32,9 @@ pub(crate) enum Left {
 }
 
 impl Jit {
-    /// Runs native code from the block of `id` on. The caller has checked that no work is due, and
-    /// that `cpu` is at the start of the block.
-    pub fn run(&mut self, cpu: &mut Cpu, id: CodeId) -> Left {
+    /// Runs native code from the block of `id` on, one of `blocks`. The caller has checked that no
+    /// work is due, and that `cpu` is at the start of the block.
+    pub fn run(&mut self, cpu: &mut Cpu, blocks: &Blocks, id: CodeId) -> Left {
         let Some(code) = self.code(id) else {
             return Left::Block;
         };
@@ -50,9 +51,9 @@ impl Jit {
             host_mxcsr: HOST_MXCSR.into(),
             branch_class: 0,
             target: 0,
+            blocks,
         };
-        // SAFETY: the code of a block that has not been given up is native code, and the operations
-        // whose addresses it has live as long.
+        // SAFETY: `code` has the address of native code: code of before a flush has no entry.
         let Returned { code, flags } = unsafe { self.enter(cpu, body, &frame) };
         host_vectors::check();
         cpu.flags = flags::unpack(flags);
@@ -74,7 +75,7 @@ impl Jit {
     ///
     /// # Safety
     /// `body` is the address of the native code of a block.
-    unsafe fn enter(&self, cpu: &mut Cpu, body: u64, frame: &Frame) -> Returned {
+    unsafe fn enter(&self, cpu: &mut Cpu, body: u64, frame: &Frame<'_>) -> Returned {
         // SAFETY: the routine has this type, and is never overwritten.
         let enter: Enter = unsafe { std::mem::transmute(self.routines.enter as *const ()) };
         // SAFETY: the caller's promise. The code follows the calling convention, accesses

@@ -65,7 +65,7 @@ impl Translator<'_> {
         self.move_stack(if pushes { -size } else { size });
         // Any of them may fault: `exec` executes one by one, in one call.
         let back = self.asm.here();
-        self.on_miss_of(missed, back, run[0].op, run.len() as u8, Place::Saved);
+        self.on_miss_of(missed, back, run[0].start, run.len() as u8, Place::Saved);
         run.len()
     }
 }

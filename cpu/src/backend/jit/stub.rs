@@ -1,7 +1,8 @@
 //! Code behind that of a block: branches that are taken, and what is reached rarely.
 
+use crate::backend::blocks::BlockHandle;
 use crate::backend::jit::assembler::{Label, R14, RAX};
-use crate::backend::jit::calls::Part;
+use crate::backend::jit::calls::{InsnStart, Part};
 use crate::backend::jit::flags::{self, Place};
 use crate::backend::jit::layout::{FRAME_BRANCH_CLASS, FRAME_TARGET};
 use crate::backend::jit::translate::{Source, Transfer, Translator};
@@ -10,12 +11,12 @@ use crate::backend::jit::vector::Vectors;
 /// Code behind that of the block.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Stub {
-    /// Executes `count` instructions from `op` on by `exec`. The flags are at `before` first. Goes
-    /// on at `back` with the flags at `after`, and XMM registers and MXCSR as in `vectors`.
+    /// Executes `count` instructions from `first` on by `exec`. The flags are at `before` first.
+    /// Goes on at `back` with the flags at `after`, and XMM registers and MXCSR as in `vectors`.
     Execute {
         at: Label,
         back: Label,
-        op: u16,
+        first: InsnStart,
         count: u8,
         before: Place,
         after: Place,
@@ -25,7 +26,7 @@ pub(super) enum Stub {
     /// XMM registers and MXCSR are as in `vectors`.
     Finish {
         at: Label,
-        op: u16,
+        first: InsnStart,
         vectors: Vectors,
     },
     /// A conditional branch that is taken.
@@ -93,7 +94,7 @@ impl Translator<'_> {
             Stub::Execute {
                 at,
                 back,
-                op,
+                first,
                 count,
                 before,
                 after,
@@ -103,18 +104,18 @@ impl Translator<'_> {
                 (self.place, self.vectors) = (before, vectors);
                 self.save_flags();
                 self.unload_vectors();
-                self.call(op, count);
+                self.call(first, count);
                 if matches!(after, Place::Host(_)) {
                     flags::restore(self.asm);
                 }
                 self.reload_vectors(vectors);
                 self.asm.jump(back);
             }
-            Stub::Finish { at, op, vectors } => {
+            Stub::Finish { at, first, vectors } => {
                 self.asm.bind(at);
                 self.vectors = vectors;
                 self.unload_vectors();
-                self.call(op, Part::REST);
+                self.call(first, Part::REST);
             }
             Stub::Taken {
                 at,
@@ -173,6 +174,8 @@ impl Translator<'_> {
         self.asm.jump_address(self.context.routines.execute);
         self.asm.bind(block);
         self.asm.bytes(&self.context.rip.to_le_bytes());
-        self.asm.bytes(&self.ops.to_le_bytes());
+        let BlockHandle { id, generation } = self.context.block;
+        self.asm.bytes(&u64::from(id).to_le_bytes());
+        self.asm.bytes(&generation.to_le_bytes());
     }
 }

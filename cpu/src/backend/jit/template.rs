@@ -141,7 +141,7 @@ impl Translator<'_> {
             Effect::Unknown => self.flags_in_host(Fix::ClearAf, None),
         }
         if let Some((missed, back, before)) = back {
-            self.on_miss_of(missed, back, item.op, 1, before);
+            self.on_miss_of(missed, back, item.start, 1, before);
             self.asm.bind(back);
         }
         Ok(true)

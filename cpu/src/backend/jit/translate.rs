@@ -2,9 +2,10 @@
 
 use iced_x86::{Encoder, IcedError, Instruction, InstructionInfoFactory};
 
+use crate::backend::blocks::BlockHandle;
 use crate::backend::interpreter::op::Op as Operation;
 use crate::backend::jit::assembler::{Assembler, Imm, Label, Mem, Op, Places, R14, RAX, cond};
-use crate::backend::jit::calls::Part;
+use crate::backend::jit::calls::{InsnStart, Part};
 use crate::backend::jit::flags::{self, Fix, Place};
 use crate::backend::jit::form::{self, Effect, Plain};
 use crate::backend::jit::layout::{FRAME_BUDGET, FRAME_TARGET, KEY_ANY, KEY_GLOBAL, exit};
@@ -22,6 +23,8 @@ use crate::processor::last_branches::BranchClass;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Context {
     pub model: &'static Model,
+    /// The block, for calls of [`execute`](super::calls::execute).
+    pub block: BlockHandle,
     /// RIP of the block.
     pub rip: u64,
     /// The processor records branches.
@@ -104,8 +107,8 @@ pub(super) struct Item {
     pub available: bool,
     /// Its form, if it becomes native code as itself.
     pub plain: Option<Plain>,
-    /// Number of its first operation in the block.
-    pub op: u16,
+    /// Where it starts in the block.
+    pub start: InsnStart,
 }
 
 /// Translates a block.
@@ -121,8 +124,6 @@ pub(super) struct Translator<'a> {
     /// How to compute them again, if they can be left to be overwritten.
     pub again: Option<Recompute>,
     pub vectors: Vectors,
-    /// Address of the operations of the block.
-    pub ops: u64,
     /// Where calls of [`execute`](super::calls::execute) pass what they have in common.
     pub execute: Label,
     /// There is such a call.
@@ -165,7 +166,6 @@ pub(super) fn block(
         vectors: Vectors::default(),
         stubs,
         edges,
-        ops: ops.as_ptr().addr() as u64,
         execute,
         calls: false,
     };
@@ -224,7 +224,7 @@ pub(super) fn items(
             plain: form::plain(&decoded).filter(|_| available),
             available,
             decoded,
-            op: i as u16,
+            start: InsnStart::of(i, &op.insn),
         }
     })
 }
@@ -253,7 +253,7 @@ impl Translator<'_> {
         if let Some(ended) = self.native(item, rest)? {
             return Ok(ended);
         }
-        self.execute(item.op);
+        self.execute(item.start);
         Ok(item.insn.branch.ends_block())
     }
 
@@ -293,18 +293,18 @@ impl Translator<'_> {
     }
 
     /// Calls `exec`'s code of an instruction.
-    fn execute(&mut self, op: u16) {
+    fn execute(&mut self, insn: InsnStart) {
         self.save_flags();
         self.unload_vectors();
-        self.call(op, 1);
+        self.call(insn, 1);
         // It can change CR0, CR4, MXCSR and all XMM registers.
         self.vectors = Vectors::default();
     }
 
-    /// Calls [`execute`](super::calls::execute) for `count` instructions from `op` on.
-    pub(super) fn call(&mut self, op: u16, count: u8) {
+    /// Calls [`execute`](super::calls::execute) for `count` instructions from `first` on.
+    pub(super) fn call(&mut self, first: InsnStart, count: u8) {
         self.assert_unloaded();
-        let part = Part::of(op, count);
+        let part = Part::of(first, count);
         self.asm.mov_imm(RAX, part.0.into());
         self.asm.call(self.execute);
         self.calls = true;
@@ -342,17 +342,24 @@ impl Translator<'_> {
     /// A label where the instruction is executed by `exec`, if its operand is not in the TLB. The
     /// flags are saved there. It goes on at `back`, with the flags, XMM registers and MXCSR in the
     /// places where they are now.
-    pub(super) fn on_miss(&mut self, at: Label, back: Label, op: u16) {
-        self.on_miss_of(at, back, op, 1, Place::Saved);
+    pub(super) fn on_miss(&mut self, at: Label, back: Label, insn: InsnStart) {
+        self.on_miss_of(at, back, insn, 1, Place::Saved);
     }
 
-    /// As [`Self::on_miss`], for `count` instructions from `op` on. The flags are at `before`
+    /// As [`Self::on_miss`], for `count` instructions from `first` on. The flags are at `before`
     /// first.
-    pub(super) fn on_miss_of(&mut self, at: Label, back: Label, op: u16, count: u8, before: Place) {
+    pub(super) fn on_miss_of(
+        &mut self,
+        at: Label,
+        back: Label,
+        first: InsnStart,
+        count: u8,
+        before: Place,
+    ) {
         self.stubs.push(Stub::Execute {
             at,
             back,
-            op,
+            first,
             count,
             before,
             after: self.place,

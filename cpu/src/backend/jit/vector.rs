@@ -95,7 +95,7 @@ impl Translator<'_> {
             self.flags_in_host(Fix::None, None);
         }
         if let Some((missed, back)) = back {
-            self.on_miss(missed, back, item.op);
+            self.on_miss(missed, back, item.start);
             self.asm.bind(back);
         }
         Ok(true)
@@ -154,7 +154,7 @@ impl Translator<'_> {
         }
         self.stubs.push(Stub::Finish {
             at,
-            op: item.op,
+            first: item.start,
             vectors: self.vectors,
         });
         self.vectors.on |= !avx;

@@ -21,7 +21,7 @@ pub(crate) struct Block {
     /// The bytes that it was decoded from.
     bytes: Box<[u8]>,
     /// See `BlockCache::revalidate`.
-    pub(super) epoch: u64,
+    pub epoch: u64,
 }
 
 impl Block {
@@ -42,7 +42,7 @@ impl Block {
     }
 
     /// The block at an index that is not in use.
-    pub(super) fn vacant() -> Self {
+    pub fn vacant() -> Self {
         Self::new(Lowered::default(), &[])
     }
 
@@ -59,7 +59,7 @@ impl Block {
     }
 
     /// Remembers that a jump to `rip` with this key leads here.
-    pub(super) fn remember(&mut self, rip: u64, key: u64) {
+    pub fn remember(&mut self, rip: u64, key: u64) {
         (self.rip, self.key) = (rip, key);
     }
 
