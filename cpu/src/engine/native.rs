@@ -66,7 +66,8 @@ impl SoftCpu {
         match jit.run(&mut self.cpu, self.cache.blocks(), code) {
             Left::Block | Left::Partial => Ok(Origin::None),
             Left::Unlinked(edge) => Ok(Origin::Edge(edge)),
-            Left::Indirect | Left::Stale => Ok(Origin::Indirect),
+            Left::Indirect => Ok(Origin::Indirect),
+            Left::Stale => Ok(Origin::Stale),
             Left::Fault { stack } => Err(BlockFault { stack }),
         }
     }
@@ -123,6 +124,7 @@ impl SoftCpu {
             Origin::None | Origin::Branch(_) => {}
             Origin::Edge(edge) => jit.link(edge, block.native),
             Origin::Indirect => jit.remember_jump(block.native),
+            Origin::Stale => jit.update_jump(block.native),
         }
     }
 

@@ -37,6 +37,8 @@ pub(super) enum Origin {
     Edge(Edge),
     /// By an indirect jump in native code.
     Indirect,
+    /// By a jump in native code, of either kind, to code that was not valid.
+    Stale,
 }
 
 /// Why a sequence of blocks ended.

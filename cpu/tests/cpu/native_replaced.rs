@@ -1,9 +1,11 @@
 //! Native code of blocks that are replaced: other native code must not lead to it any more.
 
-use crate::common::{DATA, Guest, page_table_entry, run_to_halt};
+use crate::common::{DATA, Guest, KERNEL, page_table_entry, run_to_halt};
 use crate::native_code::native;
 use iced_x86::code_asm::*;
+use vbts_cpu::state::gpr::{RCX, RDX};
 use vbts_cpu::{NativeOptions, SoftCpu, Topology};
+use vbts_testkit::Emit;
 
 /// A page whose last instruction goes on in the next page.
 const PAGE: u64 = 0x3_0000;
@@ -211,4 +213,41 @@ fn a_function_that_another_processor_changes_is_replaced() {
         assert!([1 << 1, 1 << 4].contains(&direct), "{direct:#x}");
         assert_eq!(by_jump, direct);
     }
+}
+
+/// Native code that a write to CR3 has made invalid becomes valid again. Direct jumps that lead to
+/// it need no entry in the table of targets of indirect jumps. An entry leads to new native code
+/// when the old one has been replaced.
+#[test]
+fn only_indirect_jumps_have_entries_in_the_table_of_targets() {
+    const ROUNDS: u64 = 50;
+    /// In another page, so that a jump to it compares keys.
+    const TARGET: u64 = PAGE;
+    let entries = |round: fn(&mut CodeAssembler) -> Emit| {
+        let mut g = Guest::kernel(|a| {
+            a.mov(rax, cr3)?;
+            a.mov(cr3, rax)?;
+            round(a)
+        });
+        g.assemble(TARGET, |a| {
+            a.dec(ecx)?;
+            a.jnz(KERNEL)?;
+            a.hlt()
+        });
+        g.update(|s| (s.gpr[RCX], s.gpr[RDX]) = (ROUNDS, TARGET));
+        let mut soft = native(&g, false, 1 << 20);
+        run_to_halt(&mut soft);
+        soft.native_code().jump_targets
+    };
+    assert_eq!(entries(|a| a.jmp(TARGET)), 0);
+    assert_eq!(entries(|a| a.jmp(rdx)), 1);
+    let changed_once = entries(|a| {
+        let mut same = a.create_label();
+        a.cmp(ecx, ROUNDS as i32 / 2)?;
+        a.jne(same)?;
+        a.mov(byte_ptr(rdx + 32), cl)?;
+        a.set_label(&mut same)?;
+        a.jmp(rdx)
+    });
+    assert_eq!(changed_once, 2);
 }

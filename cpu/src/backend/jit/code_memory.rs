@@ -118,6 +118,24 @@ impl CodeMemory {
         }
     }
 
+    /// The quadword at `offset`.
+    ///
+    /// # Panics
+    /// It does not lie in the memory.
+    pub fn read(&self, offset: usize) -> u64 {
+        let mut bytes = [0; 8];
+        assert!(offset <= self.len && bytes.len() <= self.len - offset);
+        // SAFETY: the bytes lie in the mapping. No reference to it exists; `bytes` is elsewhere.
+        unsafe {
+            ptr::copy_nonoverlapping(
+                self.write.start.as_ptr().add(offset),
+                bytes.as_mut_ptr(),
+                bytes.len(),
+            );
+        }
+        u64::from_le_bytes(bytes)
+    }
+
     /// Sets `len` bytes from `offset` on to zero.
     pub fn clear(&mut self, offset: usize, len: usize) {
         assert!(offset <= self.len && len <= self.len - offset);

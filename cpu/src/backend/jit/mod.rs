@@ -205,6 +205,11 @@ impl Jit {
         self.size + 8 * (self.size / BYTES_PER_BLOCK) + usize::from(recording) * JUMPS_SIZE
     }
 
+    /// Offset of the entry for jumps to `rip` in a table of jump targets.
+    fn jump_offset(&self, rip: u64, recording: bool) -> usize {
+        self.jumps_offset(recording) + 8 * (rip as usize & JUMP_MASK)
+    }
+
     /// Whether there is room for the code of another block. Otherwise [`Self::flush`] makes it.
     pub fn has_room(&mut self) -> bool {
         self.allocator.make_room() && (self.mappings as usize) < self.size / BYTES_PER_BLOCK
@@ -374,10 +379,25 @@ impl Jit {
             return;
         };
         let rip = code.start.rip;
-        let offset = self.jumps_offset(code.recording) + 8 * (rip as usize & JUMP_MASK);
+        let offset = self.jump_offset(rip, code.recording);
         let entry = self.memory.address(code.entry as usize);
         self.memory.write(offset, &rip.to_le_bytes());
         self.memory.write(offset + JUMP_CODE, &entry.to_le_bytes());
+        self.stats.jump_targets += 1;
+    }
+
+    /// If indirect jumps to the block of `id` lead to code of before, which is not valid any more,
+    /// they lead to its code from now on.
+    pub fn update_jump(&mut self, id: CodeId) {
+        let Some(&code) = self.code(id) else {
+            return;
+        };
+        let offset = self.jump_offset(code.start.rip, code.recording);
+        let remembered = self.memory.read(offset) == code.start.rip;
+        let entry = self.memory.address(code.entry as usize);
+        if remembered && self.memory.read(offset + JUMP_CODE) != entry {
+            self.remember_jump(id);
+        }
     }
 }
 

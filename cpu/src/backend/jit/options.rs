@@ -34,6 +34,8 @@ pub struct NativeStats {
     pub bytes: u64,
     /// How often the code memory was full, and was cleared.
     pub flushes: u64,
+    /// Entries that were made or updated in the tables of targets of indirect jumps.
+    pub jump_targets: u64,
     /// Time of the host that translating took.
     pub time: Duration,
 }
@@ -44,6 +46,7 @@ impl std::iter::Sum for NativeStats {
             blocks: a.blocks + b.blocks,
             bytes: a.bytes + b.bytes,
             flushes: a.flushes + b.flushes,
+            jump_targets: a.jump_targets + b.jump_targets,
             time: a.time + b.time,
         })
     }
