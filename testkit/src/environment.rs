@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use iced_x86::code_asm::CodeAssembler;
 use vbts_cpu::state::{Segment, TableRegister, cr0, cr4, efer};
-use vbts_cpu::{ArchState, Cpu, Model, NativeOptions, SoftCpu};
+use vbts_cpu::{ArchState, Cpu, GuestRam, Model, NativeOptions, SoftCpu};
 
 use crate::descriptor::{Gate, null, segment};
 use crate::{Emit, Ram, TestPlatform, assemble};
@@ -222,8 +222,13 @@ impl Environment {
 /// With the variable `VBTS_TEST_JIT` it translates each block that has run as often. If the number
 /// is followed by `c`, native code is compared with the interpreter.
 pub fn soft_cpu(model: &'static Model, ram: &Ram, platform: &Arc<TestPlatform>) -> SoftCpu {
+    soft_cpu_of(model, ram.for_cpu(), platform)
+}
+
+/// As [`soft_cpu`], for a processor of a machine whose processors have clones of one `ram`.
+pub fn soft_cpu_of(model: &'static Model, ram: GuestRam, platform: &Arc<TestPlatform>) -> SoftCpu {
     let signals = platform.signals.clone();
-    let mut soft = SoftCpu::new(Cpu::new(model, ram.for_cpu(), platform.clone(), signals));
+    let mut soft = SoftCpu::new(Cpu::new(model, ram, platform.clone(), signals));
     if let Some(options) = native_options() {
         soft.translate_blocks(options)
             .expect("executable memory for native code");

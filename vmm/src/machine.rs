@@ -132,12 +132,12 @@ impl Machine {
         let events = EventLoop::new(alarm.clone())?;
         let board = Arc::new(board);
         let count = board.signals().len() as u8;
+        // SAFETY: the machine owns the processors and the memory.
+        let ram = unsafe { memory::cpu_view(&memory) };
         let vcpu = |id: u8| {
             let platform = VcpuPlatform::new(board.clone(), id.into());
-            // SAFETY: the machine owns the processors and the memory.
-            let ram = unsafe { memory::cpu_view(&memory) };
             let signals = platform.signals();
-            let mut cpu = Cpu::new(model, ram, Arc::new(platform), signals);
+            let mut cpu = Cpu::new(model, ram.clone(), Arc::new(platform), signals);
             cpu.set_topology(Topology { id, count });
             if id == 0 {
                 cpu.load_state(state);

@@ -137,10 +137,12 @@ impl SoftCpu {
     fn update_code(&mut self) -> Option<Outcome> {
         let work = &mut self.cpu.pending_work;
         if work.take(VmmRequests::INVALIDATE_CODE) {
+            self.observe_code_changes();
             for gpa in std::mem::take(&mut self.cpu.invalid_pages) {
                 self.invalidate_page(gpa);
             }
         } else if work.take(VmmRequests::REVALIDATE_CODE) {
+            self.observe_code_changes();
             self.revalidate();
         } else {
             return None;

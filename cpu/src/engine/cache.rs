@@ -243,7 +243,7 @@ impl BlockCache {
         block.epoch = self.epoch;
         let len = block.bytes().len();
         let id = self.blocks.insert(block)?;
-        let first = cpu.code_map.add(gpa, len);
+        let first = cpu.ram.code_map().add(gpa, len);
         self.places
             .resize(self.places.len().max(id as usize + 1), 0);
         self.places[id as usize] = (gpa >> 12) as u32;
@@ -265,13 +265,12 @@ impl BlockCache {
         self.blocks.id(block)
     }
 
-    /// Invalidates the code of the page of `gpa`, and its write-tracking with it. An instruction
-    /// that begins in the page before stays: it is compared with memory at each look-up.
+    /// Removes the blocks of the page of `gpa`. An instruction that begins in the page before
+    /// stays: it is compared with memory at each look-up.
     pub fn invalidate(&mut self, cpu: &mut Cpu, gpa: u64) {
         let page = self.pages.get_mut((gpa >> 12) as usize);
         let page = page.and_then(Option::take).unwrap_or_default();
-        if cpu.code_map.clear(gpa) || !page.blocks.is_empty() {
-            cpu.update_write_tracking(gpa);
+        if !page.blocks.is_empty() {
             self.remove(cpu, &page.blocks);
         }
     }
@@ -287,14 +286,13 @@ impl BlockCache {
         cpu.new_generation();
     }
 
-    /// Clears the cache. Writes to code are tracked no more, so that the TLB is flushed, and the
-    /// processor's keys advance with that.
+    /// Clears the cache, and advances the processor's keys. Writes to the pages stay tracked until
+    /// one overwrites what was code.
     pub fn clear(&mut self, cpu: &mut Cpu) {
-        cpu.code_map.clear_all();
         self.blocks.clear();
         self.places.clear();
         self.pages.fill_with(|| None);
         self.jumps.fill(0);
-        cpu.flush_tlb(false);
+        cpu.new_generation();
     }
 }

@@ -69,6 +69,7 @@ impl SoftCpu {
         let mut pages = 0;
         while let Fault::CodeWrite { gpa } = self.cpu.fault {
             // After the code is invalidated the write is an ordinary one.
+            self.observe_code_changes();
             self.invalidate_page(gpa & !0xFFF);
             pages += 1;
             if pages > MAX_CODE_PAGES {

@@ -151,7 +151,7 @@ impl SoftCpu {
             return Ok(None);
         }
         // The tracking of that page ends with each write to it, which the block survives.
-        if self.cpu.code_map.add(more.gpa, rest.len()) {
+        if self.cpu.ram.code_map().add(more.gpa, rest.len()) {
             self.track_code(more.gpa);
         }
         let key = self.cpu.jump_key(self.linear_rip(), hit);

@@ -90,14 +90,33 @@ impl SoftCpu {
         self.cpu.skipped += now.saturating_sub(self.cpu.now());
     }
 
-    /// Invalidates decoded code and cached DS-area state of the guest-physical page at `gpa`, which
-    /// a device has written.
+    /// Invalidates decoded code, of all processors, and cached DS-area state of the guest-physical
+    /// page at `gpa`, which this processor or a device has written.
     pub fn invalidate_page(&mut self, gpa: u64) {
         if !self.cpu.is_write_tracked(gpa) {
             return;
         }
         self.cpu.window.close();
-        self.cache.invalidate(&mut self.cpu, gpa);
+        if self.cpu.ram.code_map().clear(gpa) {
+            self.cache.invalidate(&mut self.cpu, gpa);
+            self.cpu.update_write_tracking(gpa);
+            self.cpu.new_generation();
+        }
+    }
+
+    /// Invalidates the decoded code of the pages that other processors have written.
+    fn observe_code_changes(&mut self) {
+        if !self.cpu.ram.code_map().has_changes() {
+            return;
+        }
+        let changes = self.cpu.ram.code_map().take_changes();
+        for gpa in changes.pages {
+            self.cache.invalidate(&mut self.cpu, gpa);
+        }
+        self.cpu.update_all_write_tracking();
+        if changes.is_overwritten {
+            self.cpu.new_generation();
+        }
     }
 
     /// Compares decoded code with memory before it is used again: it may have changed untracked, as
@@ -136,6 +155,7 @@ impl SoftCpu {
     fn enter(&mut self, limit: u64) {
         // Other processors have run meanwhile and may have written the DS area.
         self.cpu.window.close();
+        self.observe_code_changes();
         self.cpu.enter_run(limit);
     }
 }

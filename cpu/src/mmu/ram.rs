@@ -2,6 +2,7 @@
 
 use std::ptr::NonNull;
 
+use crate::mmu::code_map::CodeMap;
 use crate::mmu::host_access::HostAccess;
 use crate::state::int::Int;
 
@@ -14,6 +15,9 @@ struct Region {
 }
 
 /// The guest's RAM: ranges of host memory, found by guest-physical address.
+///
+/// Each processor of a machine needs a clone of one value. A write by one of them then invalidates
+/// the code that the others have decoded.
 ///
 /// # Example
 ///
@@ -38,6 +42,8 @@ pub struct GuestRam {
     regions: Vec<Region>,
     /// First guest-physical address above all RAM.
     end: u64,
+    /// The code that has been decoded from it.
+    code_map: CodeMap,
 }
 
 // SAFETY: the pointers are to guest memory, which `new` requires to outlive this value and which is
@@ -59,12 +65,22 @@ impl GuestRam {
             .map(|&(start, len, host)| Region { start, len, host })
             .collect();
         let end = regions.iter().map(|r| r.start + r.len).max().unwrap_or(0);
-        Self { regions, end }
+        Self {
+            regions,
+            end,
+            code_map: CodeMap::new(end),
+        }
     }
 
     /// First guest-physical address above all RAM.
     pub fn end(&self) -> u64 {
         self.end
+    }
+
+    /// The map of the code that has been decoded from it.
+    #[inline(always)]
+    pub(crate) fn code_map(&self) -> &CodeMap {
+        &self.code_map
     }
 
     /// The host address of the RAM page that holds `gpa`, or `None` if `gpa` is not RAM.

@@ -332,6 +332,20 @@ impl Tlb {
             }
         }
     }
+
+    /// Sets for each guest-physical page whether writes to it take the slow path.
+    pub fn update_write_tracked(&mut self, is_write_tracked: impl Fn(u64) -> bool) {
+        const WRITE: usize = Access::Write as usize;
+        for table in self.used() {
+            for (slot, phys) in table.slots.iter_mut().zip(&table.phys[WRITE]) {
+                let e = &mut slot.0[WRITE];
+                if e.tag != INVALID {
+                    let tracked = is_write_tracked(phys & !0xFFF);
+                    e.tag = e.page() ^ if tracked { WRITE_TRACKED } else { 0 };
+                }
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -367,6 +381,7 @@ mod tests {
                 for at in [tracked, !tracked, tracked] {
                     tlb.set_write_tracked(0x6000, !at);
                     tlb.set_write_tracked(0x5000, at);
+                    tlb.update_write_tracked(|gpa| (gpa == 0x5000) == at);
                     assert_eq!(found(&tlb, la + 8), Some((0x5008, at)));
                     assert_eq!(write(&tlb, la), !at);
                     assert!(tlb.fast(la, 1, Access::Read).is_none());

@@ -6,6 +6,7 @@ use vbts_bts::{BranchRecord, BtsFields, DS_INDEX_OFFSET, DsMemory, RECORD_SIZE, 
 
 use crate::insn::{Insn, seg};
 use crate::mmu::access::Access;
+use crate::mmu::code_map::CodeMap;
 use crate::mmu::host_access::{HostAccess, store_record};
 use crate::processor::branch_log::LogEntry;
 use crate::processor::cpu::Cpu;
@@ -184,7 +185,7 @@ impl Cpu {
                 .is_some_and(|hit| {
                     hit.host as u64 == host.wrapping_add(next.wrapping_sub(index))
                         && hit.gpa != ds_page
-                        && !self.code_map.is_code(hit.gpa)
+                        && !self.ram.code_map().is_code(hit.gpa)
                 });
             if !follows {
                 break;
@@ -207,13 +208,24 @@ impl Cpu {
     /// Whether the guest-physical page of `gpa` is write-tracked: it holds decoded code, or the
     /// fields of the DS area.
     pub(crate) fn is_write_tracked(&self, gpa: u64) -> bool {
-        self.code_map.is_code(gpa) || gpa & !0xFFF == self.ds_page
+        is_write_tracked(self.ram.code_map(), self.ds_page, gpa)
     }
 
     /// Updates the TLB after a change of [`Self::is_write_tracked`] for this page.
     pub(crate) fn update_write_tracking(&mut self, gpa: u64) {
         self.tlb.set_write_tracked(gpa, self.is_write_tracked(gpa));
     }
+
+    /// Updates the TLB after changes of [`Self::is_write_tracked`] for any pages.
+    pub(crate) fn update_all_write_tracking(&mut self) {
+        let (map, ds_page) = (self.ram.code_map(), self.ds_page);
+        self.tlb
+            .update_write_tracked(|gpa| is_write_tracked(map, ds_page, gpa));
+    }
+}
+
+fn is_write_tracked(map: &CodeMap, ds_page: u64, gpa: u64) -> bool {
+    map.is_code(gpa) || gpa & !0xFFF == ds_page
 }
 
 /// The value of [`Cpu`]'s `ds_page` without a page: no page begins there.

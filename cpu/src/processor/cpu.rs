@@ -6,7 +6,6 @@ use vbts_bts::Recorder;
 
 use crate::insn::{CodeSize, reg};
 use crate::mmu::access::Privilege;
-use crate::mmu::code_map::CodeMap;
 use crate::mmu::ram::GuestRam;
 use crate::mmu::tlb::{PageFilter, Tlb};
 use crate::model::{Model, Topology};
@@ -95,7 +94,6 @@ pub struct Cpu {
     /// Why the last instruction that aborted did not complete.
     pub fault: Fault,
     pub(crate) ram: GuestRam,
-    pub(crate) code_map: CodeMap,
     pub(crate) recorder: Recorder,
     /// Branches for the VMM. The guest does not observe it, and it is no part of the state.
     pub(crate) log: Option<Box<BranchLog>>,
@@ -165,7 +163,6 @@ impl Cpu {
         platform: Arc<dyn Platform>,
         signals: Arc<Signals>,
     ) -> Self {
-        let code_map = CodeMap::new(ram.end());
         let mut cpu = Self {
             tlb: Tlb::new(),
             window: MappedWindow::default(),
@@ -191,7 +188,6 @@ impl Cpu {
             jumped: PageFilter::default(),
             fault: Fault::None,
             ram,
-            code_map,
             recorder: Recorder::new(model.microarchitecture),
             log: None,
             pmu: Box::new(Pmu::new(model)),

@@ -119,7 +119,7 @@ impl Cpu {
                 _ => return None,
             },
         };
-        (!self.code_map.is_code(hit.gpa)).then_some(hit)
+        (!self.ram.code_map().is_code(hit.gpa)).then_some(hit)
     }
 
     /// Checks that `len` bytes at `la` are writable RAM: a record must not reach a device.

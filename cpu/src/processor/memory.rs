@@ -374,7 +374,7 @@ impl Cpu {
     fn check_write_tracking(&mut self, hit: &Hit, len: usize) -> Result<(), Abort> {
         if hit.write_tracked {
             self.window.close();
-            if self.code_map.overlaps(hit.gpa, len) {
+            if self.ram.code_map().may_overlap(hit.gpa, len) {
                 return Err(self.abort(Fault::CodeWrite { gpa: hit.gpa }));
             }
         }

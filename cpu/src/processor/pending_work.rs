@@ -2,6 +2,7 @@
 
 use bitflags::{Flags, bitflags};
 
+use crate::processor::clock::Clock;
 use crate::processor::cpu::Cpu;
 use crate::processor::platform::Signals;
 use crate::state::rflags;
@@ -48,7 +49,8 @@ bitflags! {
         /// instruction has changed it.
         const INVALIDATE_CODE = 1 << 0;
         /// Compare decoded code with memory before it is used again: the instruction was a
-        /// serializing one (SDM Vol. 3A 8.1.3).
+        /// serializing one (SDM Vol. 3A 8.1.3), and other processors may have changed code
+        /// untracked.
         const REVALIDATE_CODE = 1 << 1;
         /// Return to the VMM: an access to a device may have changed deadlines or guest memory.
         const BUS = 1 << 2;
@@ -160,12 +162,15 @@ impl Cpu {
 
     /// Executes the serializing part of an instruction (SDM Vol. 3A 8.3): other processors see all
     /// stores before it, and code that they have changed becomes visible after it. The only
-    /// processor of a machine sees all changes at once.
+    /// processor of a machine observes all changes at once, and one of several on virtual time at
+    /// the start of its turn. On the host's time others may have changed code untracked.
     #[inline]
     pub(crate) fn serialize(&mut self) {
         if self.topology.count > 1 {
             self.drain_store_buffer();
-            self.pending_work.insert(VmmRequests::REVALIDATE_CODE);
+            if matches!(self.clock, Clock::Host(_)) {
+                self.pending_work.insert(VmmRequests::REVALIDATE_CODE);
+            }
         }
     }
 

@@ -12,6 +12,7 @@ mod branch_log;
 mod branch_records;
 mod code_changes;
 mod common;
+mod cross_modifying_code;
 mod data_flow;
 mod debug_stores;
 mod debugging;

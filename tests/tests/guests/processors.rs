@@ -36,12 +36,25 @@ pub fn trials(module: &str) -> Vec<Trial> {
             Box::new(move |machine| test(machine, DEFAULT_CLOCK)),
         ));
         // KVM has no other clock.
-        if std::env::var("VBTS_ACCEL").as_deref() != Ok("kvm") {
+        if !is_on_kvm() {
             let name = format!("{name}_on_the_hosts_clock");
             tests.push((name, Box::new(move |machine| test(machine, "host"))));
         }
     }
+    // On the host's time, a processor need not see a change before a serializing instruction.
+    if !is_on_kvm() {
+        for jit in ["off", "on"] {
+            let name = format!("cross_modifying_code_with_jit_{jit}");
+            let test = move |machine: &Machine| cross_modifying_code(machine, jit);
+            tests.push((name, Box::new(test)));
+        }
+    }
     machine::trials(module, tests)
+}
+
+/// Whether the guests run on KVM.
+fn is_on_kvm() -> bool {
+    std::env::var("VBTS_ACCEL").as_deref() == Ok("kvm")
 }
 
 /// The clock that the accelerator has by default.
@@ -84,6 +97,25 @@ fn memory_order(machine: &Machine) -> Result<()> {
 
 fn memory_order_in_native_code(machine: &Machine) -> Result<()> {
     litmus(machine, &["--jit", "on"])
+}
+
+/// Code that another processor has changed is what a processor executes: cross_modifying.c.
+fn cross_modifying_code(machine: &Machine, jit: &str) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let program = programs::gcc(
+        &programs::source("cross_modifying.c"),
+        &directory.path().join("cross_modifying"),
+        &["-O2", "-static", "-pthread"],
+    )?;
+    let mut command = machine.command(["trace", "--accel", machine.accel(), "--jit", jit]);
+    command
+        .args(["--smp", "2", "--last", "1", "--quiet", "--output"])
+        .arg(directory.path().join("trace"))
+        .arg("--")
+        .arg(program);
+    let run = machine::finish_within(command, PATIENCE)?.expect(0)?;
+    ensure!(run.printed() == "0 of 2000 calls were stale\n", "{run:?}");
+    Ok(())
 }
 
 /// INIT and start-up IPIs, from real-address mode to 64-bit mode: guest-kernel/tests/startup.S.

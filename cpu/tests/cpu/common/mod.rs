@@ -23,7 +23,7 @@ use vbts_cpu::{ArchState, Clock, Exit, HostClock, Model, SoftCpu, Topology};
 pub use vbts_testkit::assemble;
 pub use vbts_testkit::descriptor::Gate;
 use vbts_testkit::descriptor::{self, tss};
-use vbts_testkit::environment::{Tss, soft_cpu};
+use vbts_testkit::environment::{Tss, soft_cpu, soft_cpu_of};
 pub use vbts_testkit::platform::{
     INTERRUPT_PORT, INTERRUPTING_MSR, INTERRUPTING_VECTOR, NMI_PORT, TestPlatform,
 };
@@ -209,6 +209,18 @@ impl Guest {
         let mut second = soft_cpu(model, self.soft.ram(), &Arc::default());
         second.cpu.load_state(&self.soft.cpu.state());
         second
+    }
+
+    /// The processors of a machine with this memory, each in the same state.
+    pub fn processors<const N: usize>(&self) -> [SoftCpu; N] {
+        let (model, ram) = (self.soft.cpu.model(), self.soft.ram().for_cpu());
+        std::array::from_fn(|id| {
+            let mut soft = soft_cpu_of(model, ram.clone(), &Arc::default());
+            soft.cpu.load_state(&self.soft.cpu.state());
+            let (id, count) = (id as u8, N as u8);
+            soft.cpu.set_topology(Topology { id, count });
+            soft
+        })
     }
 
     /// A processor in the same state, with the same memory. It is one of two, each in a thread of
