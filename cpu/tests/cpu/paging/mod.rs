@@ -3,6 +3,7 @@
 mod bench;
 mod canonical;
 mod faults;
+mod process_contexts;
 mod rights;
 mod translations;
 
