@@ -1,5 +1,6 @@
 //! A client of the server, and tests of sessions and messages.
 
+mod changing;
 mod confinement;
 mod open_files;
 mod random;

@@ -96,3 +96,27 @@ fn nothing_else_of_the_host_can_be_reached() {
         assert_eq!(mode & libc::S_IFMT, kind);
     }
 }
+
+/// A file of the host whose pages cannot be read or written: no memory is mapped at address 0.
+#[test]
+fn an_error_of_the_host_is_that_of_the_request() {
+    let directory = TempDir::new().unwrap();
+    write_file(&directory, "file", b"contents");
+    let broken = File::options()
+        .read(true)
+        .write(true)
+        .open("/proc/self/mem");
+    let intact = File::open(directory.path().join("file"));
+    let mut c = client(vec![broken.unwrap(), intact.unwrap()]);
+    for (fid, name) in [(1, b"0"), (2, b"1")] {
+        c.walk(ROOT, fid, &[name]).unwrap();
+        c.open(fid, 0).unwrap();
+    }
+    for _ in 0..3 {
+        assert_eq!(c.read(1, 0, 100), Err(Errno::IO));
+        let write = b().u32(1).u64(0).u32(1).u8(b'x');
+        assert_eq!(c.call(t::WRITE, write), Err(Errno::IO));
+        assert_eq!(c.read(2, 0, 100).unwrap(), b"contents");
+    }
+    c.ok(t::GETATTR, b().u32(1).u64(u64::MAX));
+}
