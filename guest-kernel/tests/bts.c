@@ -3,6 +3,7 @@
  * Requests, tracees, and code with known branches.
  */
 #include <dirent.h>
+#include <linux/capability.h>
 #include <linux/perf_event.h>
 #include <sys/io.h>
 #include <sys/reboot.h>
@@ -252,6 +253,17 @@ int attach(pid_t pid)
 	CHECK(!ptrace(PTRACE_SEIZE, pid, 0, 0));
 	CHECK(!ptrace(PTRACE_INTERRUPT, pid, 0, 0));
 	CHECK(waitpid(pid, &status, __WALL) == pid && WIFSTOPPED(status));
+	return 0;
+}
+
+int drop(int capability)
+{
+	struct __user_cap_header_struct header = { _LINUX_CAPABILITY_VERSION_3, 0 };
+	struct __user_cap_data_struct data[2];
+
+	CHECK(!syscall(SYS_capget, &header, data));
+	data[capability / 32].effective &= ~(1u << capability % 32);
+	CHECK(!syscall(SYS_capset, &header, data));
 	return 0;
 }
 

@@ -37,6 +37,7 @@ enum { INVALID, BRANCH, ARRIVES, DEPARTS };
 #define O_PAUSED	0x20ul
 #define O_VIRTUAL	0x40ul
 #define O_LOST		0x80ul
+#define O_NSECS		0x10000ul
 #define O_MAPPED	0x20000ul
 #define O_SIGNR(nr)	((unsigned long)(nr) << 8)
 
@@ -80,9 +81,9 @@ struct test {
 
 /* The tests of each file. A name of NULL marks the end. */
 extern const struct test basic_tests[], errors_tests[], memlock_tests[], signal_tests[],
-	virtual_tests[], kernel_tests[], task_tests[], running_tests[], mapped_tests[],
-	perf_tests[], smp_tests[], no_bts_tests[], pti_tests[], swap_tests[], november_tests[],
-	man_tests[], december_tests[];
+	virtual_tests[], pressure_tests[], kernel_tests[], task_tests[], running_tests[],
+	mapped_tests[], perf_tests[], smp_tests[], no_bts_tests[], pti_tests[], swap_tests[],
+	november_tests[], man_tests[], december_tests[];
 
 /* Shared with the process that runs a test. */
 extern char *why;
@@ -193,6 +194,9 @@ int check_sched(const struct record *r, long n, const char *name, unsigned long 
 
 /* The program that task.c's test_tracer_execs() executes. Returns its exit status. */
 int drain_after_exec(pid_t pid);
+
+/* Gives up an effective capability. */
+int drop(int capability);
 
 /* Writes this text to a file that exists. */
 int put(const char *path, const char *text);

@@ -427,17 +427,6 @@ static int test_switch_on_and_off(void)
 	return 0;
 }
 
-static int drop(int capability)
-{
-	struct __user_cap_header_struct header = { _LINUX_CAPABILITY_VERSION_3, 0 };
-	struct __user_cap_data_struct data[2];
-
-	CHECK(!syscall(SYS_capget, &header, data));
-	data[capability / 32].effective &= ~(1u << capability % 32);
-	CHECK(!syscall(SYS_capset, &header, data));
-	return 0;
-}
-
 /* O_KERNEL needs CAP_PERFMON. */
 static int test_capability(void)
 {

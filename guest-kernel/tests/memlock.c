@@ -3,6 +3,7 @@
  * Memory: buffers are locked memory of the ptracer, within its RLIMIT_MEMLOCK, and all of it is
  * released.
  */
+#include <linux/capability.h>
 #include "bts.h"
 
 #define KIB 1024ul
@@ -238,6 +239,30 @@ static int test_privileged(void)
 	return 0;
 }
 
+/* A buffer that is cut leaves room for the pages that the interrupt fills. */
+static int test_cut_kernel(void)
+{
+	struct config cfg;
+	pid_t pid = start(work_none);
+
+	CHECK(pid > 0);
+	TRY(drop(CAP_IPC_LOCK));
+	for (unsigned long kib = 512; kib <= 4096; kib += 256) {
+		struct rlimit limit = { kib * KIB, kib * KIB };
+
+		CHECK(!setrlimit(RLIMIT_MEMLOCK, &limit));
+		CHECK(config_virtual(pid, 64 << 20, O_TRACE | O_KERNEL | O_VIRTUAL | O_CUT,
+				     16 << 20) == 0);
+		CHECK(bts(STATUS, pid, &cfg, sizeof(cfg)) == sizeof(cfg));
+		/* At least a quarter, for a reserve that may be twice as large */
+		if (cfg.size < kib * KIB / 4 || locked() > (long)kib)
+			FAIL("cut to %lu bytes, %ld of %lu KiB locked", cfg.size, locked(), kib);
+		CHECK(config(pid, 0, 0) == 0 && locked() == 0);
+	}
+	stop(pid);
+	return 0;
+}
+
 static void work_loop(void)
 {
 	for (;;)
@@ -290,6 +315,7 @@ const struct test memlock_tests[] = {
 	{ "refused", test_refused },
 	{ "all_ends", test_all_ends },
 	{ "privileged", test_privileged },
+	{ "cut_kernel", test_cut_kernel },
 	{ "tracer_killed", test_tracer_killed },
 	{ 0 },
 };

@@ -54,6 +54,7 @@ static const struct {
 	{ "memlock", memlock_tests, NEW, ANY },
 	{ "signal", signal_tests, NEW, ANY },
 	{ "virtual", virtual_tests, NEW, ANY },
+	{ "pressure", pressure_tests, NEW, ANY },
 	{ "kernel", kernel_tests, NEW, ANY },
 	{ "task", task_tests, NEW, ANY },
 	{ "running", running_tests, NEW, ANY },

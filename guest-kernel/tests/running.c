@@ -7,7 +7,6 @@
 #include <sched.h>
 #include <sys/syscall.h>
 
-#define O_NSECS		0x10000ul
 #define EVENT_PTRACE	8
 #define O_TRACEPTRACE	(1 << EVENT_PTRACE)
 #define O_TRACEUNTRACED	(1 << 22)

@@ -280,6 +280,52 @@ static int test_many(void)
 	return 0;
 }
 
+static void work_nap(void)
+{
+	const struct timespec nap = { 0, 1000 };
+
+	move(1);
+	prctl(PR_SET_TIMERSLACK, 1);
+	for (;;)
+		nanosleep(&nap, NULL);
+}
+
+/*
+ * While one processor takes the records, the other one adds scheduling events. None is taken before
+ * it is complete, and none is missing: arrivals and departures alternate, in the order of time.
+ */
+static int test_drain_events(void)
+{
+	static struct record r[4096];
+	struct record last = { .qualifier = DEPARTS };
+	const uint64_t end = monotonic() + 300000000;
+	unsigned long events = 0;
+	pid_t pid;
+	long n;
+
+	if (one_processor())
+		return 0;
+	move(0);
+	pid = start(work_nap);
+	CHECK(pid > 0);
+	CHECK(config(pid, sizeof(r), O_SCHED | O_SIGNAL | O_NSECS) == 0);
+	CHECK(!ptrace(PTRACE_CONT, pid, 0, 0));
+	while (monotonic() < end) {
+		n = bts(DRAIN_RUNNING, pid, r, sizeof(r) / sizeof(*r));
+		CHECK(n >= 0 || errno == EAGAIN);
+		for (long i = 0; i < n; i++, events++) {
+			if (r[i].qualifier + last.qualifier != ARRIVES + DEPARTS || r[i].a < last.a)
+				FAIL("event %lu is %" PRIu64 " at %" PRIu64 ", after %" PRIu64
+				     " at %" PRIu64, events, r[i].qualifier, r[i].a,
+				     last.qualifier, last.a);
+			last = r[i];
+		}
+	}
+	CHECK(events > 100);
+	stop(pid);
+	return 0;
+}
+
 const struct test smp_tests[] = {
 	{ "migrate", test_migrate },
 	{ "migrate_kernel", test_migrate_kernel },
@@ -289,5 +335,6 @@ const struct test smp_tests[] = {
 	{ "killed_elsewhere", test_killed_elsewhere },
 	{ "running_elsewhere", test_running_elsewhere },
 	{ "many", test_many },
+	{ "drain_events", test_drain_events },
 	{ 0 },
 };
