@@ -48,26 +48,35 @@ pub enum DsFault {
     NotRam,
 }
 
-/// Why a record was dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// Why a record was dropped, or a DS area is malformed.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq, Hash)]
 pub enum DropReason {
     /// BTINT is set and no room is left before the absolute maximum.
+    #[error("the index is at the absolute maximum")]
     Full,
     /// The buffer does not hold one record.
+    #[error("the buffer does not hold one record")]
     TooSmall,
     /// The index is below the base or above the absolute maximum.
+    #[error("the index is outside of the buffer")]
     IndexOutside,
     /// The base or the index is not on a dword boundary.
+    #[error("the base or the index is not on a dword boundary")]
     Misaligned,
     /// The DS area or the slot lies at least partly outside the canonical addresses.
+    #[error("an address is not canonical")]
     NonCanonical,
     /// The DS area wraps around the end of the address space.
+    #[error("the area wraps around the end of the address space")]
     WrapAround,
     /// The DS area or the slot is not mapped.
+    #[error("it is not mapped")]
     Unmapped,
     /// The DS area or the slot is write-protected.
+    #[error("it is write-protected")]
     ReadOnly,
     /// The DS area or the slot is not backed by memory.
+    #[error("it is not backed by memory")]
     NotRam,
 }
 
@@ -196,6 +205,49 @@ impl DsArea {
             next: if wraps { base } else { end },
             interrupts: self.btint && slot < threshold && threshold <= end,
         })
+    }
+
+    /// The fields in the first bytes of a DS management area. The 32-bit format uses half of them.
+    #[must_use]
+    pub fn fields(self, bytes: &[u8; BtsFields::SIZE]) -> BtsFields {
+        match self.format {
+            Format::Bits64 => BtsFields::from_bytes(bytes),
+            Format::Bits32 => {
+                let [w0, w1, w2, w3, ..] = *bytes.as_chunks::<4>().0 else {
+                    return BtsFields::default();
+                };
+                BtsFields::from_words([w0, w1, w2, w3].map(u32::from_le_bytes))
+            }
+        }
+    }
+
+    /// Size of the fields in bytes.
+    #[must_use]
+    pub const fn fields_size(self) -> usize {
+        self.format.fields_size() as usize
+    }
+
+    /// Checks what the manual requires of the fields when recording begins (17.4.9.2): the buffer
+    /// holds a record, and the base is at or below the index, which is below the absolute maximum.
+    /// What a processor does with another index is undefined. [`Self::store`] is more forgiving.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn check(self, fields: &BtsFields) -> Result<(), DropReason> {
+        if let Some(reason) = self.unusable {
+            return Err(reason);
+        }
+        // The place of a record exists in all these cases but the last, in which software has left
+        // the index of a full buffer where it was.
+        let interrupting = Self {
+            btint: true,
+            ..self
+        };
+        match interrupting.place(fields, self.format.record_size()) {
+            // The manual's maximum is a byte higher, so that the index of a full buffer is below.
+            Err(DropReason::Full) if fields.index < fields.absolute_maximum => Ok(()),
+            place => place.map(|_| ()),
+        }
     }
 
     /// Whether [`Self::window`] can have a slot: the format is the 64-bit one, and records have no

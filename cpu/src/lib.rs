@@ -92,6 +92,7 @@ pub use backend::jit::{NativeCode, NativeListener, NativeOptions, NativePart, Na
 pub use engine::{Exit, SoftCpu};
 pub use mmu::ram::GuestRam;
 pub use model::{Leaf, MODELS, Model, TSC_HZ, Topology, host_has, model, model_without_bts};
+pub use processor::armed::MalformedDsArea;
 pub use processor::branch_log::{
     BranchLog, LogBuffer, LogEntry, LogScope, LogSink, Probe, ProbeAction,
 };

@@ -93,7 +93,7 @@ pub enum RandomSource {
 }
 
 /// Selects what vbts reports about itself on standard error.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum LogLevel {
     /// Nothing.
     Off,

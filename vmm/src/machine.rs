@@ -252,6 +252,11 @@ impl Machine {
         usages.sum()
     }
 
+    /// How often the guest has begun to record branches with a malformed DS area.
+    pub fn malformed_ds_areas(&self) -> u64 {
+        self.vcpus.iter().map(Vcpu::malformed_ds_areas).sum()
+    }
+
     /// Starts measuring host time.
     pub fn measure_host_time(&mut self) {
         self.host_time = Some(HostTime::default());

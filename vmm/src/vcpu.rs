@@ -49,6 +49,13 @@ impl std::iter::Sum for HandoverStats {
     }
 }
 
+/// The beginning of the warning about a DS area with which a processor may do anything. `vbts test`
+/// looks for it.
+pub const MALFORMED_DS_AREA: &str = "the guest records branches with a malformed DS area";
+
+/// Malformed DS areas of a processor that are reported one by one. A guest can have any number.
+const REPORTED_DS_AREAS: u64 = 16;
+
 /// A virtual processor.
 #[derive(Debug)]
 pub struct Vcpu {
@@ -65,6 +72,8 @@ pub struct Vcpu {
     /// Instructions retired up to which the software CPU executes the guest in any case.
     soft_until: u64,
     handovers: HandoverStats,
+    /// How often the guest has begun to record with a malformed DS area.
+    malformed_ds_areas: u64,
     /// The device writes that the software CPU has yet to observe.
     dma: Option<DmaObserver>,
 }
@@ -81,6 +90,7 @@ impl Vcpu {
             counted: false,
             soft_until: 0,
             handovers: HandoverStats::default(),
+            malformed_ds_areas: 0,
             dma: None,
         }
     }
@@ -217,7 +227,10 @@ impl Vcpu {
                     ExitReason::EmulationFailure => return self.emulate_one(),
                     ExitReason::BusLock => return self.slow_down(),
                 },
-                _ => self.soft.run(deadline),
+                _ => {
+                    self.check_ds_area();
+                    self.soft.run(deadline)
+                }
             };
             if exit == Exit::Init {
                 if let Some(event) = self.soft.cpu.platform().take_startup() {
@@ -227,6 +240,28 @@ impl Vcpu {
             }
             self.hand_back(exit)?;
             return Ok(exit);
+        }
+    }
+
+    /// How often the guest has begun to record with a malformed DS area.
+    pub fn malformed_ds_areas(&self) -> u64 {
+        self.malformed_ds_areas
+    }
+
+    /// Reports a malformed DS area with which the guest begins to record.
+    fn check_ds_area(&mut self) {
+        let Some(area) = self.soft.cpu.check_armed_ds_area() else {
+            return;
+        };
+        self.malformed_ds_areas += 1;
+        if self.malformed_ds_areas <= REPORTED_DS_AREAS {
+            tracing::warn!(
+                rip = format_args!("{:#x}", self.soft.cpu.rip),
+                ds_area = format_args!("{:#x}", area.la),
+                fields = format_args!("{:x?}", area.fields),
+                "{MALFORMED_DS_AREA}: {}",
+                area.reason
+            );
         }
     }
 

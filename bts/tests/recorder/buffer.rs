@@ -9,6 +9,28 @@ use crate::common::{
 };
 use crate::memory::{Access, PAGE};
 
+/// The manual's absolute maximum is a byte behind the last record, so that the index of a full
+/// buffer is below it.
+#[test]
+fn a_full_buffer_is_malformed_without_the_byte_after_it() {
+    for (max, checked) in [
+        (72, Err(Full)),
+        (73, Ok(())),
+        (96, Ok(())),
+        (71, Err(IndexOutside)),
+    ] {
+        let fields = buffer(BUF, BUF + 72, BUF + max, NEVER);
+        for debugctl in [CIRCULAR, INTERRUPT] {
+            let (recorder, _) = setup(debugctl, DS, fields);
+            assert_eq!(
+                recorder.area().check(&fields),
+                checked,
+                "{max} {debugctl:#x}"
+            );
+        }
+    }
+}
+
 /// A buffer, and the result of each branch. Positions are bytes from the base.
 struct Case {
     name: &'static str,

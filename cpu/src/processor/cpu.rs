@@ -95,6 +95,9 @@ pub struct Cpu {
     pub fault: Fault,
     pub(crate) ram: GuestRam,
     pub(crate) recorder: Recorder,
+    /// The guest has begun to record, or has changed IA32_DS_AREA while it records. See
+    /// [`Cpu::check_armed_ds_area`].
+    pub(crate) armed: bool,
     /// Branches for the VMM. The guest does not observe it, and it is no part of the state.
     pub(crate) log: Option<Box<BranchLog>>,
     /// Boxed to keep the fields that every instruction uses close together.
@@ -189,6 +192,7 @@ impl Cpu {
             fault: Fault::None,
             ram,
             recorder: Recorder::new(model.microarchitecture),
+            armed: false,
             log: None,
             pmu: Box::new(Pmu::new(model)),
             ds_page: NO_PAGE,

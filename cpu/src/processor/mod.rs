@@ -2,6 +2,7 @@
 //! model-specific registers, counters and branch recording.
 
 mod arch_state;
+pub mod armed;
 pub mod branch_log;
 pub(crate) mod branch_trace;
 pub mod clock;

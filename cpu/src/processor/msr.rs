@@ -176,9 +176,11 @@ impl Cpu {
             }
             Kind::ApicBase | Kind::Apic => self.apic_wrmsr(ahead, number, value)?,
             Kind::DebugCtl => {
+                let before = self.recorder.tracing();
                 if self.recorder.set_debugctl(value).is_err() {
                     return Err(self.gp(0));
                 }
+                self.armed |= !before && self.recorder.tracing();
                 // Which accelerator is to run may depend on it.
                 self.after_bus();
                 self.update_mode();
@@ -187,6 +189,7 @@ impl Cpu {
                 if self.recorder.set_ds_area(value).is_err() {
                     return Err(self.gp(0));
                 }
+                self.armed |= self.recorder.tracing();
                 self.window.close();
             }
         }

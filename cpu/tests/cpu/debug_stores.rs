@@ -5,11 +5,12 @@ use std::sync::atomic::Ordering;
 
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
+use vbts_bts::DropReason;
 use vbts_cpu::state::{cr0, gpr, msr};
 use vbts_cpu::{ArchState, Exit, NativeOptions, model};
 
 use crate::common::{
-    BTS_BUFFER, DS_AREA, Gate, Guest, KERNEL, KERNEL_STACK, USER, assemble, handler, segment,
+    BTS_BUFFER, DS_AREA, Gate, Guest, KERNEL, KERNEL_STACK, RAM, USER, assemble, handler, segment,
     selector,
 };
 
@@ -160,6 +161,56 @@ fn a_guest_finds_the_records_of_its_model() {
             expected.extend([0; 24]);
             let got = read(&g, BTS_BUFFER, expected.len());
             assert_eq!(got, expected, "{store:?}: buffer");
+        }
+    }
+}
+
+/// Of a DS area that is checked when recording begins.
+struct Armed {
+    /// Base, index and absolute maximum in records.
+    fields: [u64; 3],
+    ds_area: u64,
+    found: Option<DropReason>,
+}
+
+#[rustfmt::skip]
+const ARMED: &[Armed] = &[
+    Armed { fields: [0, 0, 8], ds_area: DS_AREA, found: None },
+    Armed { fields: [0, 7, 8], ds_area: DS_AREA, found: None },
+    Armed { fields: [0, 8, 8], ds_area: DS_AREA, found: Some(DropReason::Full) },
+    Armed { fields: [0, 9, 8], ds_area: DS_AREA, found: Some(DropReason::IndexOutside) },
+    Armed { fields: [1, 0, 8], ds_area: DS_AREA, found: Some(DropReason::IndexOutside) },
+    Armed { fields: [0, 0, 0], ds_area: DS_AREA, found: Some(DropReason::TooSmall) },
+    Armed { fields: [0, 0, 8], ds_area: RAM, found: Some(DropReason::Unmapped) },
+];
+
+#[test]
+fn a_malformed_ds_area_is_found_when_recording_begins() {
+    for store in STORES {
+        for armed in ARMED {
+            // A WRMSR that does not set both TR and BTS does not begin to record.
+            let arming = store.tr | store.bts | store.btint;
+            for (debugctl, found) in [(store.tr, None), (arming, armed.found)] {
+                let mut g = store.guest();
+                let [base, index, maximum] = armed.fields.map(|n| BTS_BUFFER + 3 * store.word * n);
+                let fields = store.bytes([base, index, maximum, maximum + 1]);
+                g.write_bytes(DS_AREA, &fields);
+                let program = |a: &mut CodeAssembler| {
+                    a.xor(edx, edx)?;
+                    a.mov(ecx, msr::IA32_DEBUGCTL)?;
+                    a.mov(eax, debugctl as u32)?;
+                    a.wrmsr()?;
+                    a.hlt()
+                };
+                let code = assemble(32, KERNEL, program);
+                g.write_bytes(KERNEL, &code);
+                g.update(|s| s.ds_area = armed.ds_area);
+                g.run_to(KERNEL + code.len() as u64);
+                let what = format!("{} {:?} {debugctl:#x}", store.model, armed.fields);
+                let area = g.soft.cpu.check_armed_ds_area();
+                assert_eq!(area.map(|area| area.reason), found, "{what}");
+                assert_eq!(g.soft.cpu.check_armed_ds_area(), None, "{what}: once");
+            }
         }
     }
 }

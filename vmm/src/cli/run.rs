@@ -158,6 +158,7 @@ pub(super) fn run(guest: &GuestConfig, record: &RecordArgs) -> Result<u8, Failur
         instructions = machine.instructions(),
         ns = machine.now(),
         handovers = ?machine.handovers(),
+        malformed_ds_areas = machine.malformed_ds_areas(),
         "end"
     );
     match outcome? {

@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -19,9 +20,12 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 
 use super::Needs;
 use super::source::Contents;
-use crate::config::{BtsMode, DiskConfig, GuestConfig, Initrd, KernelConfig, MachineConfig};
+use crate::config::{
+    BtsMode, DiskConfig, GuestConfig, Initrd, KernelConfig, LogLevel, MachineConfig,
+};
 use crate::exit::{Failure, signal_name, status};
 use crate::host::Event;
+use crate::vcpu::MALFORMED_DS_AREA;
 
 /// Words that make the kernel print all its messages, and all that programs write to `/dev/kmsg`.
 const WORDS: &str = "loglevel=7 printk.devkmsg=on";
@@ -67,6 +71,8 @@ pub struct Guest {
     console: File,
     /// Standard error of `vbts guest`.
     errors: File,
+    /// Bytes of it that have been searched for warnings.
+    searched: u64,
     /// The beginning of a line without its end.
     partial: Vec<u8>,
 }
@@ -140,6 +146,7 @@ impl Guest {
             child,
             console: OwnedFd::from(console).into(),
             errors,
+            searched: 0,
             partial: Vec::new(),
         })
     }
@@ -149,8 +156,8 @@ impl Guest {
         self.console.as_fd()
     }
 
-    /// Appends what the guest has printed to `lines`. Blocks until there is something. Returns
-    /// whether more can follow.
+    /// Appends what the guest has printed to `lines`, and before it the warnings about the guest.
+    /// Blocks until there is something. Returns whether more can follow.
     ///
     /// # Errors
     /// The pipe cannot be read.
@@ -160,6 +167,7 @@ impl Guest {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(true),
             result => result?,
         };
+        self.read_warnings(lines)?;
         for &byte in bytes.get(..n).unwrap_or_default() {
             if byte != b'\n' {
                 self.partial.push(byte);
@@ -172,6 +180,27 @@ impl Guest {
             lines.push_back(self.take_line());
         }
         Ok(n > 0)
+    }
+
+    /// Appends new warnings about the guest to `lines`: what `vbts guest` wrote before the guest
+    /// printed.
+    fn read_warnings(&mut self, lines: &mut VecDeque<String>) -> io::Result<()> {
+        // The process writes at the offset of the file.
+        while self.errors.metadata()?.len() > self.searched {
+            let mut bytes = [0; PIECE];
+            let n = self.errors.read_at(&mut bytes, self.searched)?;
+            let bytes = bytes.get(..n).unwrap_or_default();
+            let whole = match bytes.iter().rposition(|&byte| byte == b'\n') {
+                Some(end) => end + 1,
+                None if n == PIECE => n,
+                None => break,
+            };
+            self.searched += whole as u64;
+            let text = String::from_utf8_lossy(bytes.get(..whole).unwrap_or_default());
+            let warnings = text.lines().filter(|line| line.contains(MALFORMED_DS_AREA));
+            lines.extend(warnings.map(str::to_owned));
+        }
+        Ok(())
     }
 
     fn take_line(&mut self) -> String {
@@ -223,6 +252,8 @@ fn end_of(status: ExitStatus, errors: &str) -> Result<GuestEnd, Failure> {
 /// The machine for cases with `needs`.
 fn machine(settings: &Settings, needs: Needs) -> MachineConfig {
     let mut machine = settings.machine.clone();
+    // A warning is an error of the kernel.
+    machine.log = machine.log.max(LogLevel::Warn);
     if needs == Needs::NoBts {
         machine.bts = BtsMode::Off;
     }

@@ -244,6 +244,20 @@ mod tests {
     }
 
     #[test]
+    fn a_warning_about_the_guest_fails_its_case() {
+        let warning = format!("WARN {}: w rip=0x1", crate::vcpu::MALFORMED_DS_AREA);
+        let lines = [START_X, &warning, PASS_X, START_Y, PASS_Y];
+        assert_eq!(
+            results(&lines, GuestEnd::Exited),
+            [
+                format!("# a.x: the kernel complained: {warning}"),
+                "not ok 1 a.x".to_owned(),
+                "ok 2 a.y".to_owned()
+            ]
+        );
+    }
+
+    #[test]
     fn a_complaint_between_cases_belongs_to_none() {
         let lines = [START_X, PASS_X, WARNING, START_Y, PASS_Y];
         assert_eq!(

@@ -5,14 +5,16 @@
 
 use super::{Case, Outcome};
 use crate::guest_files::Api;
+use crate::vcpu::MALFORMED_DS_AREA;
 
 /// Prefix of the suite's lines, after the kernel's time.
 const OURS: &str = "vbts-test: ";
 /// Prefix of lines that a program of the suite prints: the kernel has no part in them.
 const OUTPUT: &str = "vbts-out: ";
 
-/// Messages of a kernel that has found an error in itself.
-const COMPLAINTS: [&str; 13] = [
+/// Messages of a kernel that has found an error in itself, and of `vbts guest`, which has found one
+/// in the kernel.
+const COMPLAINTS: [&str; 14] = [
     "WARNING: ",
     "BUG: ",
     "kernel BUG at ",
@@ -26,6 +28,7 @@ const COMPLAINTS: [&str; 13] = [
     "NMI received for unknown reason",
     "------------[ cut here ]",
     "DEBUG_LOCKS_WARN_ON",
+    MALFORMED_DS_AREA,
 ];
 
 /// The beginning of the kernel's message about a panic.
