@@ -4,6 +4,12 @@
  */
 #include <linux/futex.h>
 #include "bts.h"
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <sys/select.h>
+
+/* An ioctl of guest-kernel/patches/vbts */
+#define FIOREADERS 0x5461
 
 /* Each task waits for the other, so that they alternate on one processor. */
 static int to_a[2], to_b[2];
@@ -881,6 +887,38 @@ static int test_32_bit_program(void)
 	return 0;
 }
 
+/*
+ * The writer of a pipe learns that a reader waits only if it asks, as the agent of vbts does. For
+ * other programs, a reader makes no exceptional condition.
+ */
+static int test_pipe_readers(void)
+{
+	struct pollfd pollfd = { .events = POLLPRI };
+	struct timeval now = { 0, 0 };
+	fd_set except;
+	int fds[2];
+	char byte = 0;
+
+	CHECK(!pipe2(fds, O_NONBLOCK));
+	pollfd.fd = fds[1];
+	CHECK(read(fds[0], &byte, 1) == -1 && errno == EAGAIN);
+	CHECK(poll(&pollfd, 1, 0) == 0);
+	FD_ZERO(&except);
+	FD_SET(fds[1], &except);
+	CHECK(select(fds[1] + 1, NULL, NULL, &except, &now) == 0);
+	if (ioctl(fds[1], FIOREADERS)) {
+		/* A kernel without guest-kernel/patches/vbts */
+		CHECK(errno == ENOTTY);
+		return 0;
+	}
+	CHECK(poll(&pollfd, 1, 0) == 0);
+	CHECK(read(fds[0], &byte, 1) == -1 && errno == EAGAIN);
+	CHECK(poll(&pollfd, 1, 0) == 1 && pollfd.revents == POLLPRI);
+	CHECK(write(fds[1], &byte, 1) == 1 && poll(&pollfd, 1, 0) == 0);
+	CHECK(ioctl(fds[0], FIOREADERS) == -1 && errno == EBADF);
+	return 0;
+}
+
 const struct test task_tests[] = {
 	{ "two_tasks", test_two_tasks },
 	{ "fork", test_fork },
@@ -904,5 +942,6 @@ const struct test task_tests[] = {
 	{ "next_tracer", test_next_tracer },
 	{ "tracer_execs", test_tracer_execs },
 	{ "many", test_many },
+	{ "pipe_readers", test_pipe_readers },
 	{ 0 },
 };

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::event::PollFlags;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
+use rustix::ioctl::{NoArg, Opcode, ioctl};
 use vbts_protocol::{ErrorKind, ToHost};
 
 use crate::failure::Failure;
@@ -76,8 +77,8 @@ impl Output {
 /// The writing end of an input of the job.
 ///
 /// The agent requests a pipe's capacity from the host when a process waits for input: when it reads
-/// an empty pipe or polls it. The guest's kernel reports that as POLLPRI at the writing end. For a
-/// terminal, see [`Reader`].
+/// an empty pipe or polls it. The guest's kernel reports that as POLLPRI at the writing end, which
+/// [`report_readers`] asks for. For a terminal, see [`Reader`].
 #[derive(Debug)]
 pub struct Input {
     stream: u32,
@@ -97,6 +98,7 @@ impl Input {
     /// The program reads the stream from the pipe whose writing end is `fd`.
     pub fn new(stream: u32, fd: OwnedFd) -> io::Result<Self> {
         set_nonblocking(&fd)?;
+        report_readers(&fd)?;
         Ok(Self {
             stream,
             fd: Some(fd),
@@ -233,4 +235,15 @@ fn failure(error: io::Error) -> Failure {
 
 fn set_nonblocking(fd: &OwnedFd) -> io::Result<()> {
     Ok(fcntl_setfl(fd, fcntl_getfl(fd)? | OFlags::NONBLOCK)?)
+}
+
+/// An ioctl of the guest's kernel (guest-kernel/patches/vbts).
+const FIOREADERS: Opcode = 0x5461;
+
+/// Has the kernel report POLLPRI at this writing end of a pipe, or master of a pseudoterminal, when
+/// a process has found no input.
+fn report_readers(fd: &OwnedFd) -> io::Result<()> {
+    // SAFETY: FIOREADERS has no argument.
+    unsafe { ioctl(fd, NoArg::<FIOREADERS>::new()) }?;
+    Ok(())
 }
