@@ -9,6 +9,8 @@
 //! | [`environment`] | RAM contents and processor state, built step by step, and the machine that starts with them |
 //! | [`processor`] | a processor that the software CPU executes or, by VBTS_ACCEL, KVM |
 //! | [`elf`] | ELF files, hostile ones among them |
+//! | [`lockstep`] | random programs with and without native code, in lock step |
+//! | [`random`] | a generator of pseudo-random numbers whose seed is all that a reproduction needs |
 //!
 //! A machine is made in three steps: an [`Environment`] describes memory and registers,
 //! [`Environment::machine`] copies it into new memory, and [`Machine`] runs it:
@@ -53,9 +55,11 @@
 pub mod descriptor;
 pub mod elf;
 pub mod environment;
+pub mod lockstep;
 pub mod memory;
 pub mod platform;
 pub mod processor;
+pub mod random;
 
 pub use environment::{Environment, Machine};
 pub use memory::Ram;

@@ -107,6 +107,12 @@ impl Ram {
         bytes
     }
 
+    /// All of it, while no processor runs.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the mapping is that long and stays. The caller runs no processor meanwhile.
+        unsafe { std::slice::from_raw_parts(self.host.as_ptr(), self.len) }
+    }
+
     /// The quadword at `at`.
     ///
     /// # Panics

@@ -8,14 +8,14 @@
 //! | [`soft`] | runs them on the software CPU, at CPL 3 in 64-bit mode |
 //! | [`compare`] | what may differ, and what differs |
 //! | [`vendor`] | where processors differ, by vendor |
-//! | [`random`] | a generator of pseudo-random numbers whose seed is all that a reproduction needs |
 
 pub mod compare;
 pub mod generate;
 pub mod native;
-pub mod random;
 pub mod soft;
 pub mod vendor;
+
+pub use vbts_testkit::random;
 
 use vbts_cpu::{MODELS, Model, model};
 
