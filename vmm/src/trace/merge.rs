@@ -299,16 +299,17 @@ impl Merge {
     }
 
     fn drained(&mut self, number: u64, time: u64) {
-        let last = self
-            .streams
-            .get_mut(&number)
-            .map(|stream| &mut stream.items);
-        match last.and_then(VecDeque::back_mut) {
-            Some(Queued {
+        if let Some(stream) = self.streams.get_mut(&number)
+            // The key in `ready` has the time of the first item, which must not change.
+            && stream.items.len() > 1
+            && let Some(Queued {
                 item: Item::Drained(last),
                 ..
-            }) => *last = time.max(*last),
-            _ => self.queue(number, Item::Drained(time), 0),
+            }) = stream.items.back_mut()
+        {
+            *last = time.max(*last);
+        } else {
+            self.queue(number, Item::Drained(time), 0);
         }
     }
 

@@ -7,7 +7,7 @@ use vbts_protocol::ExitStatus;
 
 use super::*;
 use crate::trace::format::tests::records;
-use crate::trace::format::{is_branch, words};
+use crate::trace::format::{ARRIVES, DEPARTS, is_branch, words};
 
 /// What the merge has given out.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -145,6 +145,20 @@ fn records_wait_for_a_task_that_can_have_older_ones() {
     assert_eq!(given.ended, [5, 6]);
     assert_eq!((merge.bytes, merge.capacity()), (0, 0));
     assert!(merge.streams.is_empty() && merge.processes.is_empty());
+}
+
+#[test]
+fn a_later_time_counts_while_an_earlier_one_waits_to_be_given_out() {
+    let drained = |time| Input::Drained { task: 5, time };
+    let (_, given) = merged(vec![
+        start(5, 0, 100),
+        start(6, 5, 110),
+        // Task 6 can have older records, so this waits.
+        drained(120),
+        drained(140),
+        segment(6, 130, 135),
+    ]);
+    assert_eq!(given.branches, [(6, 130)]);
 }
 
 #[test]
@@ -317,7 +331,123 @@ fn stream(task: u32, parts: &[(u64, u64, bool)]) -> Vec<Input> {
     inputs
 }
 
+/// What the merge is to give out: the same rule, for items that are not grouped, without an index.
+#[derive(Debug, Default)]
+struct Model(Vec<ModelStream>);
+
+#[derive(Debug)]
+struct ModelStream {
+    task: u32,
+    /// No item is older.
+    time: u64,
+    /// The time of each item, and whether it is a segment.
+    items: VecDeque<(u64, bool)>,
+    ended: bool,
+}
+
+impl ModelStream {
+    fn key(&self) -> (u64, u32) {
+        let first = self.items.front().map_or(0, |(time, _)| *time);
+        (self.time.max(first), self.task)
+    }
+}
+
+impl Model {
+    fn push(&mut self, input: &Input) {
+        let stream = match input {
+            Input::Start { task, time, .. } => {
+                self.0.push(ModelStream {
+                    task: *task,
+                    time: *time,
+                    items: VecDeque::from([(*time, false)]),
+                    ended: false,
+                });
+                return;
+            }
+            Input::Records { task, .. } | Input::Drained { task, .. } | Input::End { task, .. } => {
+                self.0.iter_mut().find(|stream| stream.task == *task)
+            }
+            _ => None,
+        };
+        let Some(stream) = stream else { return };
+        match input {
+            Input::Records { records, .. } => {
+                for [time, _, flags] in records.as_chunks().0.iter().map(words) {
+                    match flags {
+                        ARRIVES => stream.items.push_back((time, true)),
+                        DEPARTS => stream.items.push_back((time, false)),
+                        _ => {}
+                    }
+                }
+            }
+            Input::Drained { time, .. } => stream.items.push_back((*time, false)),
+            Input::End { time, .. } => {
+                stream.items.push_back((*time, false));
+                stream.ended = true;
+            }
+            _ => {}
+        }
+    }
+
+    /// Gives out segments, whose branches have their times as addresses.
+    fn give(&mut self, branches: &mut Vec<(u32, u64)>) {
+        let can_go_on = |stream: &&mut ModelStream| !(stream.items.is_empty() && stream.ended);
+        while let Some(first) = self.0.iter_mut().filter(can_go_on).min_by_key(|s| s.key())
+            && let Some((time, is_segment)) = first.items.pop_front()
+        {
+            first.time = first.time.max(time);
+            if is_segment {
+                branches.push((first.task, time));
+            }
+        }
+    }
+}
+
+/// The messages of a task that sends a segment alone, or says how far it is complete, after each of
+/// `parts`: pauses, lengths, and which of both.
+fn swept_stream(task: u32, parts: &[(u64, u64, bool)]) -> Vec<Input> {
+    let mut time = 10 * u64::from(task);
+    let mut inputs = vec![start(task, 0, time)];
+    for &(pause, len, runs) in parts {
+        time += pause;
+        if runs {
+            inputs.push(segment(task, time, time + len));
+            time += len;
+        } else {
+            inputs.push(Input::Drained { task, time });
+        }
+    }
+    inputs.push(end(task, time));
+    inputs
+}
+
 proptest! {
+    #[test]
+    fn nothing_waits_longer_than_it_must(
+        tasks in prop::collection::vec(
+            prop::collection::vec((0u64..20, 1u64..20, any::<bool>()), 0..12), 1..8),
+        turns in prop::collection::vec(any::<prop::sample::Index>(), 0..200),
+    ) {
+        let (mut merge, mut given) = (Merge::new(1 << 30), Given::default());
+        let (mut model, mut expected) = (Model::default(), Vec::new());
+        let mut streams: Vec<_> = tasks
+            .iter()
+            .zip(1..)
+            .map(|(parts, task)| swept_stream(task, parts).into_iter())
+            .collect();
+        let starts: Vec<Input> = streams.iter_mut().filter_map(Iterator::next).collect();
+        let in_turn = turns.iter().filter_map(|turn| {
+            let at = turn.index(streams.len());
+            streams[at].next()
+        });
+        for input in starts.into_iter().chain(in_turn) {
+            model.push(&input);
+            model.give(&mut expected);
+            merge.push(input, &mut given).unwrap();
+            prop_assert_eq!(&given.branches, &expected);
+        }
+    }
+
     #[test]
     fn any_interleaving_gives_the_order_of_time(
         tasks in prop::collection::vec(
