@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use serde::de::DeserializeOwned;
 
 use crate::Error;
+use crate::branches::MAX_RUN;
 
 /// What a file begins with, before the version (32 bits, little-endian). As in PNG, the first byte
 /// shows that the file is no text, and the last two show a change of line ends.
@@ -23,6 +24,8 @@ pub const MAX_PLAIN: usize = 64 << 20;
 pub const MAX_JSON: usize = 8 << 20;
 /// Bytes that an event can have.
 pub const MAX_EVENT: usize = 32 << 20;
+/// Branches that a block can have: one run of right predictions has to say all of them.
+pub const MAX_BRANCHES: u64 = MAX_RUN;
 /// Blocks that a file can have.
 pub const MAX_BLOCKS: usize = 1 << 22;
 

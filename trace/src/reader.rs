@@ -323,8 +323,10 @@ mod tests {
     use std::io::Cursor;
 
     use super::*;
-    use crate::Writer;
-    use crate::chunk::{END_MAGIC, HEADER, Header, MAX_BLOCKS, MAX_JSON, Parts, TRAILER};
+    use crate::chunk::{
+        END_MAGIC, HEADER, Header, MAX_BLOCKS, MAX_BRANCHES, MAX_JSON, Parts, TRAILER,
+    };
+    use crate::{Writer, varint};
 
     /// In memory, such a part would be 20 times as large.
     #[test]
@@ -374,5 +376,52 @@ mod tests {
         file.extend(END_MAGIC);
         let reader = Reader::new(Cursor::new(&file)).unwrap();
         assert_eq!(reader.summary(), None);
+    }
+
+    /// A file with a block that claims `count` branches, and an index that does, too.
+    fn with_count(count: u64) -> Vec<u8> {
+        let mut file = Vec::new();
+        let mut parts = Parts::new(&mut file).unwrap();
+        parts.write_all(&MAGIC).unwrap();
+        parts.write_all(&VERSION.to_le_bytes()).unwrap();
+        parts.write(kind::RUN, b"{}").unwrap();
+        let block = parts.position;
+        let mut events = Vec::new();
+        varint::push(&mut events, 0);
+        varint::push(&mut events, count);
+        parts.write(kind::EVENTS, &events).unwrap();
+        // A prediction that is always right: all streams are empty.
+        parts.write(kind::BRANCHES, &[0; 100]).unwrap();
+        let summary = parts.position;
+        parts.write(kind::SUMMARY, b"{}").unwrap();
+        let (at, mut index) = (parts.position, Vec::new());
+        varint::push(&mut index, summary);
+        varint::push(&mut index, count);
+        varint::push_signed(&mut index, block.cast_signed());
+        index.extend([0, 0]);
+        parts.write(kind::INDEX, &index).unwrap();
+        parts.write_all(&at.to_le_bytes()).unwrap();
+        parts.write_all(&END_MAGIC).unwrap();
+        file
+    }
+
+    #[test]
+    fn a_block_has_a_limited_number_of_branches() {
+        for (count, expected) in [
+            (MAX_BRANCHES, (MAX_BRANCHES, true)),
+            (MAX_BRANCHES + 1, (0, false)),
+            (1 << 63, (0, false)),
+        ] {
+            let file = with_count(count);
+            let mut reader = Reader::new(Cursor::new(&file)).unwrap();
+            assert_eq!((reader.records(), reader.summary().is_some()), expected);
+            let mut read = 0;
+            while let Some(item) = reader.next_item().unwrap() {
+                if let Item::Branches { branches, .. } = item {
+                    read += branches.len() as u64;
+                }
+            }
+            assert_eq!(read, expected.0);
+        }
     }
 }

@@ -72,7 +72,7 @@ impl Encoder {
         symbols + 2 * self.named.len() + self.new.len()
     }
 
-    /// Whether `more` branches may be too many for the tables, or for a run.
+    /// Whether `more` branches may be too many for the tables, or for a block.
     pub fn is_full(&self, more: usize) -> bool {
         self.nodes.len() + more > MAX_NODES || self.count + more as u64 > MAX_RUN
     }

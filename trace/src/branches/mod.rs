@@ -21,6 +21,7 @@ mod streams;
 pub use decoder::Decoder;
 pub use encoder::Encoder;
 pub use predictor::Context;
+pub use streams::MAX_RUN;
 
 #[cfg(test)]
 mod tests {

@@ -1,7 +1,7 @@
 //! The events of a block, and how many branches are between them.
 
 use crate::Error;
-use crate::chunk::MAX_EVENT;
+use crate::chunk::{MAX_BRANCHES, MAX_EVENT};
 use crate::event::{self, Event};
 use crate::varint::Cursor;
 
@@ -41,7 +41,7 @@ impl BlockEvents {
     pub fn begin(bytes: Vec<u8>, first: u64) -> Result<(Self, u64), Error> {
         let mut cursor = Cursor(&bytes);
         let (before, count) = (cursor.number()?, cursor.number()?);
-        if before != first {
+        if before != first || count > MAX_BRANCHES {
             return Err(Error::Damaged);
         }
         let at = bytes.len() - cursor.0.len();

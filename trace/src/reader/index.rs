@@ -4,7 +4,9 @@ use std::io::{ErrorKind, Read, Seek, SeekFrom};
 
 use super::events::BlockEvents;
 use crate::Error;
-use crate::chunk::{END_MAGIC, HEADER, Header, MAX_BLOCKS, TRAILER, kind, read_json, read_kind};
+use crate::chunk::{
+    END_MAGIC, HEADER, Header, MAX_BLOCKS, MAX_BRANCHES, TRAILER, kind, read_json, read_kind,
+};
 use crate::run::Summary;
 use crate::varint::Cursor;
 
@@ -66,9 +68,17 @@ impl Index {
             blocks.push(last);
         }
         // What [`super::Reader::seek`] relies on.
-        let starts = blocks.first().is_none_or(|block| block.first == 0);
-        let is_sorted = blocks.is_sorted_by(|a, b| a.position < b.position && a.first <= b.first);
-        if !starts || !is_sorted || last.first > records {
+        let starts = match blocks.first() {
+            Some(block) => block.first == 0,
+            None => records == 0,
+        };
+        let is_sorted = blocks.is_sorted_by(|a, b| a.position < b.position);
+        let mut nexts = blocks.iter().skip(1).map(|block| block.first);
+        let fit = blocks.iter().all(|block| {
+            let count = nexts.next().unwrap_or(records).checked_sub(block.first);
+            count.is_some_and(|count| count <= MAX_BRANCHES)
+        });
+        if !starts || !is_sorted || !fit {
             return Err(Error::Damaged);
         }
         Ok(Self {

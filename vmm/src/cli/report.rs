@@ -130,8 +130,9 @@ pub struct ReportArgs {
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// End the report after this much time (fractions are allowed)
-    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds)]
-    pub timeout: Option<Duration>,
+    #[arg(long, value_name = "SECONDS", default_value = "3600", allow_negative_numbers = true,
+          value_parser = seconds)]
+    pub timeout: Duration,
     /// How to confine the process that makes the report
     #[arg(long, value_enum, value_name = "MODE", default_value_t)]
     pub sandbox: SandboxMode,

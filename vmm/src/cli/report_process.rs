@@ -63,7 +63,7 @@ impl Destination {
 /// The output cannot be opened, or a signal or the time limit has ended the report.
 pub fn run(
     path: Option<&Path>,
-    limit: Option<Duration>,
+    limit: Duration,
     work: impl FnOnce(Output) -> Result<u8, Failure>,
 ) -> Result<u8, Failure> {
     let destination = Destination::open(path).map_err(OutputError::into_failure)?;
@@ -73,7 +73,7 @@ pub fn run(
         drop(held);
         finish(work(destination.output));
     };
-    let alarm = Alarm::new(Arc::default(), limit)?;
+    let alarm = Alarm::new(Arc::default(), Some(limit))?;
     drop(held);
     alarm.start_timer()?;
     let end = match child.wait(&alarm) {
@@ -96,9 +96,7 @@ pub fn run(
         // It has said why.
         End::Exited(status) => Ok(status),
         End::Interrupted(Event::Signal(signal)) => Err(Failure::Signal(signal)),
-        End::Interrupted(Event::Timeout) => Err(Failure::ReportTimeout {
-            after: limit.unwrap_or_default(),
-        }),
+        End::Interrupted(Event::Timeout) => Err(Failure::ReportTimeout { after: limit }),
         End::Killed(signal) => Err(Failure::Killed(signal)),
     }
 }
