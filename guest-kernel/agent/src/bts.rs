@@ -180,7 +180,15 @@ impl Recorder {
     fn buffer(&mut self, pid: pid_t, config: BtsConfig, share: u64) -> Result<Buffer, Failure> {
         let BtsConfig { size, more, .. } = config;
         let segments = match &self.page_map {
-            Some(page_map) if !self.is_virtual => Some(Segments::map(pid, page_map, size, more)?),
+            Some(page_map) if !self.is_virtual => {
+                let mapped = Segments::map(pid, page_map, size, more);
+                if mapped.is_err() {
+                    // Otherwise the kernel would stop the task for a buffer that is not drained. If
+                    // this fails, the task was killed.
+                    let _ = ptrace::bts_config(pid, &BtsConfig::default());
+                }
+                Some(mapped?)
+            }
             _ => None,
         };
         self.buffers += 1;

@@ -89,6 +89,11 @@ impl Maps {
         }
     }
 
+    /// Makes [`Self::changed`] return the text also if it has returned it before.
+    pub fn send_again(&mut self) {
+        self.sent = false;
+    }
+
     /// The text that [`Self::changed`] has returned last.
     pub fn text(&self) -> Rc<[u8]> {
         self.known.text.clone()

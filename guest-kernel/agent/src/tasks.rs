@@ -29,11 +29,13 @@ pub struct Task {
 
 /// A process that has traced tasks.
 #[derive(Debug)]
-pub struct Process {
+struct Process {
     /// Its mappings.
-    pub maps: Maps,
+    maps: Maps,
     /// Number of its tasks.
-    pub tasks: usize,
+    tasks: usize,
+    /// Number of its tasks that are recorded. The host knows the process while there are any.
+    recorded: usize,
 }
 
 impl Task {
@@ -48,6 +50,11 @@ impl Task {
             callers: Vec::new(),
             crash: None,
         }
+    }
+
+    /// Whether the kernel records it, so that the host knows it.
+    pub fn is_recorded(&self) -> bool {
+        self.buffer.is_some()
     }
 
     /// The source of its records.
@@ -95,11 +102,23 @@ impl Tasks {
         Some((task, process.map(|process| &mut process.maps)))
     }
 
-    /// The mappings of a process that has tasks.
+    /// The IDs of those tasks that are recorded.
+    pub fn recorded(&self) -> Vec<pid_t> {
+        let recorded = self.tasks.iter().filter(|(_, task)| task.is_recorded());
+        recorded.map(|(pid, _)| *pid).collect()
+    }
+
+    /// The mappings of a process that has recorded tasks.
     pub fn maps(&mut self, process: pid_t) -> Option<&mut Maps> {
-        self.processes
-            .get_mut(&process)
-            .map(|process| &mut process.maps)
+        let process = self.processes.get_mut(&process)?;
+        (process.recorded > 0).then_some(&mut process.maps)
+    }
+
+    /// Replaces the mappings of a process that has tasks.
+    pub fn set_maps(&mut self, process: pid_t, maps: Maps) {
+        if let Some(process) = self.processes.get_mut(&process) {
+            process.maps = maps;
+        }
     }
 
     /// Returns whether a process has tasks.
@@ -114,13 +133,21 @@ impl Tasks {
 
     /// Adds a new task.
     pub fn add(&mut self, pid: pid_t, task: Task) {
-        self.processes
+        let process = (self.processes)
             .entry(task.process)
             .or_insert_with(|| Process {
                 maps: Maps::new(task.process),
                 tasks: 0,
-            })
-            .tasks += 1;
+                recorded: 0,
+            });
+        process.tasks += 1;
+        if task.is_recorded() {
+            if process.recorded == 0 {
+                // The host has forgotten them, or has never had them.
+                process.maps.send_again();
+            }
+            process.recorded += 1;
+        }
         self.tasks.insert(pid, task);
     }
 
@@ -129,6 +156,7 @@ impl Tasks {
         let task = self.tasks.remove(&pid)?;
         if let Some(process) = self.processes.get_mut(&task.process) {
             process.tasks -= 1;
+            process.recorded -= usize::from(task.is_recorded());
             if process.tasks == 0 {
                 self.processes.remove(&task.process);
             }

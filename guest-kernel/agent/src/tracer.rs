@@ -224,7 +224,7 @@ impl Tracer {
             return Ok(());
         };
         let process = task.process;
-        if task.buffer.is_some() {
+        if task.is_recorded() {
             let path = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
             port.send(&ToHost::TaskExec {
                 task: pid.unsigned_abs(),
@@ -238,11 +238,11 @@ impl Tracer {
 
     /// Sends the mappings of a process that has a new program.
     fn replace_maps(&mut self, port: &mut Port, process: pid_t, maps: Maps) -> Result<(), Failure> {
+        self.tasks.set_maps(process, maps);
         match self.tasks.maps(process) {
-            Some(entry) => {
-                *entry = maps;
-                send_maps(port, process, entry)?;
-                self.code.executes(port, process, entry)
+            Some(maps) => {
+                send_maps(port, process, maps)?;
+                self.code.executes(port, process, maps)
             }
             None => Ok(()),
         }
@@ -251,7 +251,7 @@ impl Tracer {
     /// A task has stopped for a signal that the host wants to know about.
     fn report_signal(&mut self, port: &mut Port, pid: pid_t, signal: c_int) -> Result<(), Failure> {
         self.drain(port, pid)?;
-        if self.tasks.get(pid).is_none_or(|task| task.buffer.is_none()) {
+        if !self.tasks.get(pid).is_some_and(Task::is_recorded) {
             return Ok(());
         }
         port.send(&ToHost::TaskSignal {
@@ -269,7 +269,7 @@ impl Tracer {
         if let Some(crash) = task.crash.take()
             && let Ok(status) = ptrace::event_message(pid)
             && crash::is_fatal(pid, status, &crash)
-            && task.buffer.is_some()
+            && task.is_recorded()
         {
             port.send(&ToHost::Crash(crash))?;
         }
@@ -328,7 +328,7 @@ impl Tracer {
         let Some(task) = self.tasks.remove(pid) else {
             return Ok(());
         };
-        if task.buffer.is_some() {
+        if task.is_recorded() {
             untraced(port, pid, task.parent, reason)?;
         }
         ignore_killed(ptrace::detach(pid, signal), "PTRACE_DETACH")?;
@@ -345,7 +345,7 @@ impl Tracer {
         task: Task,
         status: ExitStatus,
     ) -> Result<(), Failure> {
-        if task.buffer.is_some() {
+        if task.is_recorded() {
             if !task.finished {
                 port.send(&ToHost::Lost {
                     task: pid.unsigned_abs(),

@@ -18,6 +18,7 @@ mod files;
 mod filters;
 mod follow;
 mod i386;
+mod kept;
 mod kernel_selftests;
 mod kernel_trees;
 mod left_behind;
@@ -49,7 +50,7 @@ mod vector_programs;
 type Trials = fn(&str) -> Vec<Trial>;
 
 /// The modules. Those that take long come first, so that nothing is left to wait for at the end.
-const MODULES: [(&str, Trials); 40] = [
+const MODULES: [(&str, Trials); 41] = [
     ("kernel_selftests", kernel_selftests::trials),
     ("ptrace_bts", ptrace_bts::trials),
     ("kernel_trees", kernel_trees::trials),
@@ -62,6 +63,7 @@ const MODULES: [(&str, Trials); 40] = [
     ("many_tasks", many_tasks::trials),
     ("follow", follow::trials),
     ("endings", endings::trials),
+    ("kept", kept::trials),
     ("vector_programs", vector_programs::trials),
     ("crashes", crashes::trials),
     ("scope", scope::trials),

@@ -45,11 +45,11 @@ impl Tracer {
     }
 
     /// Sends the last records of all tasks, and where they stand, at the end of the run. Returns
-    /// the tasks. They do not continue.
+    /// the tasks that the host knows. They do not continue.
     pub fn close(&mut self, port: &mut Port) -> Result<Vec<pid_t>, Failure> {
         let standing: Vec<_> = self
             .tasks
-            .ids()
+            .recorded()
             .into_iter()
             .map(|pid| {
                 let syscall = fs::read_to_string(format!("/proc/{pid}/syscall"));
@@ -88,7 +88,7 @@ impl Tracer {
             })?;
         }
         self.recorder.finish(port)?;
-        Ok(self.tasks.ids())
+        Ok(self.tasks.recorded())
     }
 
     /// Drains a stopped task. Returns whether nothing was left.
