@@ -81,6 +81,11 @@ impl<W: Write> Writer<W> {
         self.first + self.encoder.count()
     }
 
+    /// Number of branches that are not written yet, because their block is not complete.
+    pub fn kept(&self) -> u64 {
+        self.encoder.count()
+    }
+
     /// Adds branches of a task, oldest first.
     ///
     /// # Errors

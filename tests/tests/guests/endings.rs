@@ -201,6 +201,51 @@ fn limited(command: &Command, kib: u32) -> Command {
     shell
 }
 
+/// What the message about an incomplete trace says: the bytes that were written, and whether there
+/// may be more, and the branches that they have at least.
+fn written(stderr: &str) -> Result<(u64, bool, u64)> {
+    let message = stderr
+        .split_once("the trace is incomplete: only its first ")
+        .with_context(|| stderr.to_owned())?
+        .1;
+    let mut words = message.split_whitespace();
+    let bytes = words.next().context("no size")?.parse()?;
+    let more = words.nth(1) == Some("or");
+    let records = message
+        .split_once("were written, which have ")
+        .context("no number of records")?
+        .1;
+    let records = records.split_whitespace().next().context("no records")?;
+    Ok((bytes, more, records.parse()?))
+}
+
+/// Checks that the first bytes of `trace`, as many as the message in `stderr` says, have the
+/// branches that it says, and, unless they are in btrace blocks, not many more.
+fn check_written(trace: &[u8], format: &str, stderr: &str) -> Result<()> {
+    let (bytes, more, least) = written(stderr)?;
+    let len = trace.len() as u64;
+    ensure!(bytes == len || more && bytes < len, "{len} bytes: {stderr}");
+    let trace = &trace[..usize::try_from(bytes)?];
+    let lines = |part: &[u8]| {
+        let lines = trace.split(|byte| *byte == b'\n');
+        let has = |line: &&[u8]| line.windows(part.len()).any(|window| window == part);
+        lines.filter(has).count() as u64
+    };
+    let count = match format {
+        "json" => lines(b"\"branch\""),
+        "text" => lines(b" -> "),
+        "raw" => len / 24,
+        _ => vbts_trace::Reader::new(std::io::Cursor::new(trace))?.records(),
+    };
+    // So many are formatted at a time.
+    let most = least + if format == "btrace" { 0 } else { 4096 };
+    ensure!(
+        (least..=most).contains(&count),
+        "{format}: {count} branches: {stderr}"
+    );
+    Ok(())
+}
+
 /// The trace ends with a whole line or record, and the message says why.
 fn file_size_limit(machine: &Machine) -> Result<()> {
     for (format, to_stdout) in [
@@ -208,6 +253,7 @@ fn file_size_limit(machine: &Machine) -> Result<()> {
         ("json", true),
         ("text", false),
         ("raw", false),
+        ("btrace", false),
     ] {
         let directory = tempfile::tempdir()?;
         let output = directory.path().join("trace");
@@ -217,7 +263,8 @@ fn file_size_limit(machine: &Machine) -> Result<()> {
             command.arg("--output").arg(&output);
         }
         command.args(["--", "/bin/true"]);
-        let mut command = limited(&command, 10);
+        let kib = if format == "btrace" { 2 } else { 10 };
+        let mut command = limited(&command, kib);
         if to_stdout {
             command.stdout(std::fs::File::create(&output)?);
         }
@@ -234,12 +281,14 @@ fn file_size_limit(machine: &Machine) -> Result<()> {
             run.status
         );
         let trace = std::fs::read(&output)?;
+        check_written(&trace, format, &stderr)?;
         let whole = match format {
             "raw" => trace.len() % 24 == 0,
+            "btrace" => true,
             _ => trace.ends_with(b"\n"),
         };
         ensure!(
-            whole && trace.len() > 9 << 10,
+            whole && trace.len() >= (kib as usize - 1) << 10,
             "{format}: {} bytes",
             trace.len()
         );
@@ -336,6 +385,7 @@ fn check_unread(
             && stderr.contains("the trace is incomplete"),
         "{status:?}: {stderr}"
     );
+    check_written(&trace, "json", &stderr)?;
     let text = std::str::from_utf8(&trace)?;
     ensure!(
         text.ends_with('\n') && !text.contains("summary"),

@@ -1,24 +1,34 @@
 //! What a btrace file has when its run ends early: every branch that the messages count.
 
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{BufReader, Read};
 use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use vbts_tests::machine::{self, Machine, Run};
 use vbts_trace::{Item, Reader};
 
 pub fn trials(module: &str) -> Vec<Trial> {
     machine::trials_of(
         module,
-        &[("tasks_without_a_buffer", tasks_without_a_buffer)],
+        &[
+            ("a_time_limit", time_limit),
+            ("no_reader_of_standard_error", no_reader),
+            ("signals", signals),
+            ("a_panic_of_the_guest", panic),
+            ("tasks_without_a_buffer", tasks_without_a_buffer),
+        ],
     )
 }
 
-/// Checks that the file has as many branches as its end and the message in `run` say, at least
-/// `least`, and that the run ended as `end` says.
-fn check(file: &Path, run: &Run, end: &str, least: u64) -> Result<()> {
+/// Checks that the file has as many branches as its end says, at least `least`, and that the run
+/// ended as `end` says. Returns their number.
+fn kept(file: &Path, end: &str, least: u64) -> Result<u64> {
     let mut reader = Reader::new(BufReader::new(File::open(file)?))?;
     let mut count = 0;
     while let Some(item) = reader.next_item()? {
@@ -26,12 +36,17 @@ fn check(file: &Path, run: &Run, end: &str, least: u64) -> Result<()> {
             count += branches.len() as u64;
         }
     }
-    let summary = reader.summary().with_context(|| run.stderr.clone())?;
+    let summary = reader.summary().context("the file has no end")?;
     ensure!(
         summary.end == end && summary.records == count && count >= least,
-        "{count} branches, {summary:?}\n{}",
-        run.stderr
+        "{count} branches, {summary:?}"
     );
+    Ok(count)
+}
+
+/// Checks the file, and that the message in `run` says the same.
+fn check(file: &Path, run: &Run, end: &str, least: u64) -> Result<()> {
+    let count = kept(file, end, least).with_context(|| run.stderr.clone())?;
     let message = format!("\nvbts: records: {count}, ");
     ensure!(
         format!("\n{}", run.stderr).contains(&message),
@@ -41,28 +56,111 @@ fn check(file: &Path, run: &Run, end: &str, least: u64) -> Result<()> {
     Ok(())
 }
 
+const ENDLESS: [&str; 3] = ["/bin/sh", "-c", "while :; do :; done"];
+
+fn time_limit(machine: &Machine) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let file = directory.path().join("trace");
+    // The last branches come from memory.
+    for options in [
+        &["--timeout", "8"][..],
+        &["--timeout", "8", "--last", "500"],
+    ] {
+        let run = machine.trace("btrace", &file, options, &ENDLESS)?;
+        check(&file, &run.expect(124)?, "timeout", 500)?;
+    }
+    Ok(())
+}
+
+/// The report of where tasks stand cannot be written, but the trace can.
+fn no_reader(machine: &Machine) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let file = directory.path().join("trace");
+    let mut command = machine.command(["trace", "--accel", machine.accel(), "--timeout", "8"]);
+    command.args(["--format", "btrace", "--output"]).arg(&file);
+    let (reader, stderr) = std::io::pipe()?;
+    drop(reader);
+    command.args(["--"]).args(ENDLESS).stderr(stderr);
+    let mut child = machine::Killed(command.spawn()?);
+    let status = machine::wait(&mut child.0, Duration::from_secs(60))?;
+    ensure!(status == Some(124), "{status:?}");
+    kept(&file, "timeout", 1000)?;
+    Ok(())
+}
+
+fn signals(machine: &Machine) -> Result<()> {
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        let directory = tempfile::tempdir()?;
+        let file = directory.path().join("trace");
+        let mut command = machine.command(["trace", "--accel", machine.accel()]);
+        command.args(["--format", "btrace", "--output"]).arg(&file);
+        // The first signal is for the program.
+        let script = "trap 'echo b' TERM INT; echo a; while :; do :; done";
+        command.args(["--", "/bin/sh", "-c", script]);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = machine::Killed(command.spawn()?);
+        let pid = Pid::from_raw(i32::try_from(child.0.id())?);
+        let mut stdout = child.0.stdout.take().context("no pipe")?;
+        for _ in 0..2 {
+            stdout.read_exact(&mut [0; 2])?;
+            kill(pid, signal)?;
+        }
+        let status = machine::wait(&mut child.0, Duration::from_secs(60))?;
+        let mut stderr = String::new();
+        let mut pipe = child.0.stderr.take().context("no pipe")?;
+        pipe.read_to_string(&mut stderr)?;
+        let run = Run {
+            status,
+            stdout: Vec::new(),
+            stderr,
+        };
+        check(
+            &file,
+            &run.expect(128 + signal as i32)?,
+            "interrupted",
+            1000,
+        )?;
+    }
+    Ok(())
+}
+
+/// The guest's kernel panics when it is out of memory.
+fn panic(machine: &Machine) -> Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        return Err(machine::Skip("only root sets vm.panic_on_oom".into()).into());
+    }
+    let directory = tempfile::tempdir()?;
+    let file = directory.path().join("trace");
+    let script = "echo 2 > /proc/sys/vm/panic_on_oom && exec tail /dev/zero";
+    let options = ["--memory", "64M"];
+    let run = machine.trace("btrace", &file, &options, &["/bin/sh", "-c", script])?;
+    check(&file, &run.expect(255)?, "panic", 1000)
+}
+
 /// The guest's memory is full of processes, so that the kernel has none for the buffers of further
-/// ones: those are not traced, and their ends are no matter of the trace.
+/// ones: those are not traced, and neither their mappings nor their ends matter to the trace.
 fn tasks_without_a_buffer(machine: &Machine) -> Result<()> {
     let directory = tempfile::tempdir()?;
     let file = directory.path().join("trace");
-    let script = "for i in {1..60}; do { read x; } < <(sleep 1000) & done; wait -n";
-    // The others live when the first process ends, and also when the run waits for them.
-    for wait in ["first", "all"] {
-        let options = ["--memory", "64M", "--wait", wait];
+    // Each starts the next one, and most live when the first one ends.
+    let script = "f() { (($1 < 150)) && f $(($1 + 1)) & sleep 1000; }; f 0 & sleep 5";
+    let mut found = false;
+    // Where the memory ends depends on its size: often, the kernel first kills another process.
+    for memory in (56..=88).step_by(4) {
+        let memory = format!("{memory}M");
+        let options = ["--memory", &memory, "--wait", "first"];
         let run = machine.trace("btrace", &file, &options, &["/bin/bash", "-c", script])?;
-        ensure!(
-            run.stderr
-                .contains("the guest has too little memory for its trace buffer"),
-            "{}",
-            run.stderr
-        );
-        // The shell itself can be the process that the kernel kills for its memory.
         let end = match run.status {
+            // The kernel can kill the first one, too.
             Some(137) => "signal",
             _ => "exited",
         };
         check(&file, &run, end, 100_000)?;
+        found = run.stderr.contains("processes and threads not traced: ");
+        if found {
+            break;
+        }
     }
+    ensure!(found, "all tasks had a buffer");
     Ok(())
 }

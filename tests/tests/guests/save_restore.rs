@@ -116,7 +116,9 @@ impl Guest {
     fn finish(&mut self) -> Result<Results> {
         let end = self.run_until(u64::MAX)?.context("no end")?;
         let mut session = lock(&self.session);
-        let summary = session.finish(RunEnd::Error, false)?;
+        let (summary, error) = session.finish(RunEnd::Error, false);
+        error.map_or(Ok(()), Err)?;
+        let summary = summary.context("no summary")?;
         let status = summary.end.exit();
         drop(session);
         ensure!(status == Some(7), "{status:?}, {end:?}");

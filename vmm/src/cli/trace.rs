@@ -24,7 +24,7 @@ use crate::exit::{Failure, say, signal_name, status};
 use crate::host::whole_file;
 use crate::launch::Launch;
 use crate::trace::destination::StdoutUse;
-use crate::trace::{Notes, RunEnd, Summary};
+use crate::trace::{Notes, RunEnd, SessionError, Summary};
 pub use args::TraceArgs;
 pub use filters::FilterArgs;
 pub(super) use format::add_kernel;
@@ -47,19 +47,16 @@ pub fn main(args: &TraceArgs) -> Result<u8, Failure> {
     let (machine, failure) = prepared.run(args.stats)?;
     let mut session = lock(&session);
     let (end, interrupted) = failure.as_ref().map_or((RunEnd::Panic, false), end_of);
-    let (summary, failure) = match (session.finish(end, interrupted), failure) {
-        (Ok(summary), failure) => (Some(summary), failure),
+    let (summary, error) = session.finish(end, interrupted);
+    let failure = match (failure, error.map(SessionError::into_failure)) {
         // The first failure decides the exit status.
-        (Err(error), Some(failure)) => {
-            if let Failure::Error(error) = error.into_failure() {
+        (Some(failure), error) => {
+            if let Some(Failure::Error(error)) = error {
                 say(format_args!("{error:#}"));
             }
-            (None, Some(failure))
+            Some(failure)
         }
-        (Err(error), None) => {
-            let failure = error.into_failure();
-            (None, Some(machine.name_interrupted_trace(failure)))
-        }
+        (None, error) => error.map(|failure| machine.name_interrupted_trace(failure)),
     };
     let took = began.elapsed();
     if let Some(process) = machine.killed_for_memory() {

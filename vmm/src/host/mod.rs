@@ -12,6 +12,7 @@ pub mod terminal;
 pub mod unit;
 pub mod whole_file;
 pub mod workers;
+pub mod write_monitor;
 
 pub use alarm::{Alarm, Event, HeldSignals};
 pub use event_loop::{EventLoop, Waker};
@@ -21,3 +22,4 @@ pub use output::{Output, OutputError};
 pub use terminal::RawTerminal;
 pub use unit::Unit;
 pub use workers::Workers;
+pub use write_monitor::{WriteMonitor, WriteTimeout};

@@ -6,7 +6,6 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, SeekFrom, fstat, seek};
@@ -15,6 +14,7 @@ use thiserror::Error;
 
 use super::Alarm;
 use super::unit::Unit;
+use super::write_monitor::WriteMonitor;
 use crate::exit::Failure;
 
 const STDOUT: &str = "standard output";
@@ -93,8 +93,8 @@ pub struct Output {
     file: File,
     name: String,
     alarm: Option<Arc<Alarm>>,
-    /// Set when a write has to end as soon as it has written whole units.
-    stop: Option<Arc<AtomicBool>>,
+    /// Observes the writes, and ends them as soon as they have written whole units.
+    monitor: Option<Arc<WriteMonitor>>,
     /// A write has failed. Later ones fail at once.
     failed: bool,
     /// Bytes so far.
@@ -103,6 +103,8 @@ pub struct Output {
     to_cache: u64,
     /// vbts has opened the file by its name.
     own: bool,
+    /// It is a regular file, which has no reader to wait for.
+    is_file: bool,
 }
 
 impl Output {
@@ -203,15 +205,17 @@ impl Output {
     /// Creates an output to `file`. Messages call it `name`.
     pub fn new(file: File, name: &str) -> Self {
         let file = unblocked(&file).unwrap_or(file);
+        let is_file = file.metadata().is_ok_and(|status| status.is_file());
         Self {
             file,
             name: name.into(),
             alarm: None,
-            stop: None,
+            monitor: None,
             failed: false,
             written: 0,
             to_cache: u64::MAX,
             own: false,
+            is_file,
         }
     }
 
@@ -224,9 +228,9 @@ impl Output {
         }
     }
 
-    /// Makes writes end early, with whole units, once `stop` is set.
-    pub fn stop_at(&mut self, stop: Arc<AtomicBool>) {
-        self.stop = Some(stop);
+    /// Makes `monitor` observe the writes. It can end them early, with whole units.
+    pub fn observe(&mut self, monitor: Arc<WriteMonitor>) {
+        self.monitor = Some(monitor);
     }
 
     /// Writes all of `bytes`.
@@ -247,7 +251,13 @@ impl Output {
             return Err(OutputError::Closed(self.name.clone()));
         }
         let mut written = 0;
+        if let Some(monitor) = &self.monitor {
+            monitor.begin(self.is_file);
+        }
         let result = self.write_all(bytes, unit, &mut written);
+        if let Some(monitor) = &self.monitor {
+            monitor.end();
+        }
         self.failed = result.is_err();
         self.written += written as u64;
         if self.failed {
@@ -271,7 +281,12 @@ impl Output {
             match bytes.get(*written..end) {
                 None | Some([]) => break,
                 Some(rest) => match self.write_some(rest) {
-                    Ok(n) => *written += n,
+                    Ok(n) => {
+                        *written += n;
+                        if let Some(monitor) = &self.monitor {
+                            monitor.advance();
+                        }
+                    }
                     Err(error) => match error.kind() {
                         io::ErrorKind::Interrupted => {}
                         io::ErrorKind::WouldBlock => self.wait_for_room()?,
@@ -287,8 +302,8 @@ impl Output {
     }
 
     fn is_stopped(&self) -> bool {
-        let stop = self.stop.as_ref();
-        stop.is_some_and(|stop| stop.load(Ordering::Relaxed))
+        let monitor = self.monitor.as_ref().filter(|_| !self.is_file);
+        monitor.is_some_and(|monitor| monitor.is_stopped())
     }
 
     /// Removes the last `n` bytes of a regular file, which this process has just written. It is
@@ -340,7 +355,7 @@ impl Output {
             fds.push(PollFd::from_borrowed_fd(alarm.fd(), PollFlags::IN));
         }
         // The next write reports the outcome.
-        let limit = self.stop.as_ref().map(|_| &STOP_CHECK_INTERVAL);
+        let limit = self.monitor.as_ref().map(|_| &STOP_CHECK_INTERVAL);
         let _ = poll(&mut fds, limit);
         Ok(())
     }

@@ -280,6 +280,15 @@ impl Format for Btrace {
         self.give_out(out);
     }
 
+    fn kept(&self) -> u64 {
+        self.0.to.kept()
+    }
+
+    fn flush(&mut self, out: &mut Vec<u8>) {
+        log_failure(self.0.to.flush());
+        self.give_out(out);
+    }
+
     fn summary(&mut self, summary: &Summary, out: &mut Vec<u8>) {
         let signal = match summary.end {
             RunEnd::Program(ExitStatus::Signal(signal)) => Some(signal),

@@ -4,15 +4,14 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use indicatif::ProgressBar;
 use rustix::fs::FileType;
 
 use super::task::{Task, TaskEvent};
 use super::task_files::TaskFiles;
-use crate::host::Unit;
 use crate::host::output::{Output, OutputError};
+use crate::host::{Unit, WriteMonitor};
 
 /// Length in bytes at which an unfinished line of the program is written.
 const MAX_PARTIAL_LINE: usize = 64 << 10;
@@ -149,14 +148,22 @@ impl Destination {
         }
     }
 
-    /// The records of the trace consist of `unit`. Once `stop` is set, the trace ends with a whole
-    /// one.
-    pub fn write_in(&mut self, unit: Unit, stop: &Arc<AtomicBool>) {
+    /// The records of the trace consist of `unit`. `monitor` observes all writes, and can end them
+    /// with a whole one.
+    pub fn write_in(&mut self, unit: Unit, monitor: &Arc<WriteMonitor>) {
         self.unit = unit;
-        if let TraceOutput::Stream(output) = &mut self.trace {
-            output.stop_at(stop.clone());
+        let other = self.streams.values_mut().filter_map(|stream| match stream {
+            StreamOutput::Other(output) => Some(output),
+            StreamOutput::Stdout | StreamOutput::Stderr => None,
+        });
+        let outputs = [&mut self.stdout, &mut self.stderr]
+            .into_iter()
+            .chain(other);
+        outputs.for_each(|output| output.observe(monitor.clone()));
+        match &mut self.trace {
+            TraceOutput::Stream(output) => output.observe(monitor.clone()),
+            TraceOutput::Files(files) => files.observe(monitor),
         }
-        self.stdout.stop_at(stop.clone());
     }
 
     /// Hides `progress` while the program's output is written, and ends it when the program draws
@@ -176,13 +183,13 @@ impl Destination {
         }
     }
 
-    /// Writes complete lines of the trace between records.
+    /// Writes complete lines of the trace, or its bytes, between records.
     ///
     /// # Errors
     /// The write fails.
     pub fn write_trace(&mut self, bytes: &[u8]) -> Result<(), OutputError> {
         match &mut self.trace {
-            TraceOutput::Stream(output) => output.write_units(bytes, Unit::Line),
+            TraceOutput::Stream(output) => output.write_units(bytes, self.unit),
             TraceOutput::Files(files) => files.write_index(bytes),
         }
     }

@@ -242,6 +242,12 @@ pub trait Format: Send {
     fn kernel_code(&mut self, changes: Vec<CodeChange>, out: &mut Vec<u8>) {
         let _ = (changes, out);
     }
+    /// Number of branches that it keeps: what it has appended does not have them yet.
+    fn kept(&self) -> u64 {
+        0
+    }
+    /// Appends what it keeps to `out`, so that a reader finds it even if the trace has no end.
+    fn flush(&mut self, _out: &mut Vec<u8>) {}
     /// Appends the end of the trace to `out`.
     fn summary(&mut self, _summary: &Summary, _out: &mut Vec<u8>) {}
 }

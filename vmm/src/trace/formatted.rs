@@ -13,6 +13,7 @@ use super::queue::{Queue, WriterError};
 use super::summary::Summary;
 use super::symbols::Symbolizer;
 use super::task::{ProcessorEvent, Task, TaskEvent, Untraced};
+use crate::host::OutputError;
 
 /// The trace as it is written.
 pub struct Formatted {
@@ -24,6 +25,8 @@ pub struct Formatted {
     pub destination: Destination,
     /// What is formatted and not written.
     buffer: Vec<u8>,
+    /// Branches that the format has got.
+    branches: u64,
 }
 
 impl Formatted {
@@ -40,6 +43,7 @@ impl Formatted {
             symbols,
             destination,
             buffer: Vec::new(),
+            branches: 0,
         }
     }
 
@@ -48,6 +52,7 @@ impl Formatted {
     /// # Errors
     /// The trace cannot be written.
     pub fn piece(&mut self, task: &Task, piece: &mut Records<'_>) -> Result<(), WriterError> {
+        let before = self.branches;
         while !piece.is_empty() {
             self.queue.check()?;
             let mut formatted = self.format.as_they_are(piece);
@@ -57,10 +62,34 @@ impl Formatted {
                     .records(task, piece, &mut self.symbols, &mut self.buffer);
                 formatted = &self.buffer;
             }
-            self.destination.write_records(task, formatted)?;
-            self.queue.progress.fetch_add(1, Ordering::Relaxed);
+            self.branches = before + piece.counts().branches;
+            let written = self.destination.write_records(task, formatted);
+            self.count(written)?;
         }
         Ok(())
+    }
+
+    /// Publishes how much of the trace is in the destination, after a write to it.
+    fn count(&self, written: Result<(), OutputError>) -> Result<(), WriterError> {
+        let queue = &self.queue;
+        // The other side reads them in the opposite order: the bytes have the branches.
+        let bytes = self.destination.trace_bytes();
+        queue.bytes.store(bytes, Ordering::Relaxed);
+        if written.is_ok() {
+            let branches = self.branches.saturating_sub(self.format.kept());
+            queue.written.store(branches, Ordering::Release);
+        }
+        Ok(written?)
+    }
+
+    /// Writes what the format keeps, of a trace that has no end.
+    ///
+    /// # Errors
+    /// The trace cannot be written.
+    pub fn flush(&mut self) -> Result<(), WriterError> {
+        self.buffer.clear();
+        self.format.flush(&mut self.buffer);
+        self.write_buffer()
     }
 
     /// Writes the end of the trace.
@@ -70,14 +99,15 @@ impl Formatted {
     pub fn summary(&mut self, summary: &Summary) -> Result<(), WriterError> {
         self.buffer.clear();
         self.format.summary(summary, &mut self.buffer);
-        Ok(self.destination.write_trace(&self.buffer)?)
+        self.write_buffer()
     }
 
     fn write_buffer(&mut self) -> Result<(), WriterError> {
-        if !self.buffer.is_empty() {
-            self.destination.write_trace(&self.buffer)?;
+        if self.buffer.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        let written = self.destination.write_trace(&self.buffer);
+        self.count(written)
     }
 }
 

@@ -57,7 +57,7 @@ pub use filter::{Filters, Object, Point, PointPlace};
 pub use format::Format;
 pub use notes::Notes;
 pub use queue::WriterError;
-pub use session::{Options, Session};
+pub use session::{Options, Session, SessionError};
 pub use streams::Streams;
 pub use summary::{RunEnd, Summary, Written};
 pub use task_files::INDEX;

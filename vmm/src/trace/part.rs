@@ -149,11 +149,13 @@ pub fn write<R: Read + Seek>(
             ..part.summary
         },
     };
+    let (summary, error) = part.end()?;
+    error.map_or(Ok(()), Err)?;
     let Summary {
         mut filter_notes,
         unnamed,
         ..
-    } = part.end()?;
+    } = summary;
     if !unnamed.is_empty() {
         filter_notes.push(format!("names are missing of {unnamed}"));
     }

@@ -1,7 +1,7 @@
 //! The queue between the run loop and the thread that writes the trace.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::merge::{Input, MergeError};
 use super::replay::ReplayError;
 use super::summary::{RunEnd, Summary};
 use super::terminal::Restorer;
-use crate::host::OutputError;
+use crate::host::{OutputError, WriteMonitor};
 
 /// Bytes of records for which the thread is woken. Waking it takes longer than formatting one frame
 /// of records.
@@ -139,7 +139,7 @@ pub struct State {
     pub error: Option<WriterError>,
     /// Streams of the program whose readers have closed them, until the run loop takes them.
     pub closed: Vec<u32>,
-    /// The end of the trace, when all is written.
+    /// The end of the trace, when it is written.
     pub summary: Option<Summary>,
 }
 
@@ -159,13 +159,13 @@ pub struct Queue {
     pub records: AtomicU64,
     /// Bytes of the trace that are written.
     pub bytes: AtomicU64,
+    /// Branches that these bytes have at least.
+    pub written: AtomicU64,
     /// Host time in ns in which the thread has worked.
     pub busy: AtomicU64,
-    /// Writes that the thread has finished. A thread that is slow makes progress, and one whose
-    /// reader does not read makes none.
-    pub progress: AtomicU64,
-    /// The thread has to end with a whole line or record.
-    pub stop: Arc<AtomicBool>,
+    /// The writes of the thread. Once it is stopped, the thread has to end with a whole line or
+    /// record.
+    pub writes: Arc<WriteMonitor>,
     /// The run is interrupted. What is left to do must not take long.
     pub hurry: AtomicBool,
 }
@@ -192,19 +192,22 @@ impl Queue {
     /// # Errors
     /// [`WriterError::Interrupted`].
     pub fn check(&self) -> Result<(), WriterError> {
-        match self.stop.load(Ordering::Relaxed) {
+        match self.writes.is_stopped() {
             true => Err(WriterError::Interrupted),
             false => Ok(()),
         }
     }
 
-    /// Ends writing with `error`. The first error counts.
-    pub fn fail(&self, error: WriterError) {
+    /// The thread has ended, with the end of the trace, with an error, or with both. The first
+    /// error counts.
+    pub fn end(&self, summary: Option<Summary>, error: Option<WriterError>) {
         let mut state = self.lock();
-        if !state.failed {
+        state.summary = summary;
+        if error.is_some() && !state.failed {
             state.failed = true;
-            state.error = Some(error);
+            state.error = error;
         }
+        drop(state);
         self.notify();
     }
 }

@@ -194,23 +194,24 @@ impl Session {
     /// program did not. If the run was `interrupted`, the wait for a reader that does not read is
     /// short. A further event of the alarm ends the trace.
     ///
-    /// # Errors
-    /// The trace cannot be written.
-    pub fn finish(&mut self, end: RunEnd, interrupted: bool) -> Result<Summary, SessionError> {
+    /// Returns the summary, if the trace has its end, and why the session has failed, if it has and
+    /// the run loop has not taken the error.
+    pub fn finish(
+        &mut self,
+        end: RunEnd,
+        interrupted: bool,
+    ) -> (Option<Summary>, Option<SessionError>) {
         self.positions.settle();
         let end = self.ending.map_or(end, RunEnd::Program);
         let drained = self.ended || self.ending.is_some();
-        let summary = self.writer.finish(end, drained, interrupted);
-        // The guest may have ended before the run loop has looked for an error.
-        let error = self.error.take();
+        let (summary, error) = self.writer.finish(end, drained, interrupted);
         // The writer has done so, unless it is stuck.
         if let Some(terminal) = self.terminal.take() {
             terminal.restore();
         }
-        match error {
-            Some(error) => Err(error),
-            None => Ok(summary?),
-        }
+        // The guest may have ended before the run loop has looked for an error.
+        let error = self.error.take().or(error.map(SessionError::from));
+        (summary, error)
     }
 
     /// Returns whether the agent is ready for a job.

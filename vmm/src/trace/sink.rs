@@ -56,7 +56,7 @@ impl Trace {
     /// There is no memory for the last part.
     pub fn new(options: Options, queue: Arc<Queue>) -> Result<Self, vbts_trace::Error> {
         let mut destination = options.destination;
-        destination.write_in(options.format.unit(), &queue.stop);
+        destination.write_in(options.format.unit(), &queue.writes);
         let mut symbols = options.symbols;
         symbols.end_with(queue.clone());
         let filters = options.filters;
@@ -84,17 +84,13 @@ impl Trace {
         &mut self.out.destination
     }
 
-    /// Writes the end of the trace.
+    /// Writes the end of the trace. Returns it, and the error of what is written beside the trace.
     ///
     /// # Errors
-    /// It cannot be written.
-    pub fn end(&mut self) -> Result<Summary, WriterError> {
-        self.out.destination.end_line()?;
-        self.out.destination.end_reports()?;
-        if self.reports && !matches!(self.summary.end, RunEnd::Program(_)) {
-            let report = self.where_tasks_stand();
-            self.out.destination.write_stderr(report.as_bytes())?;
-        }
+    /// The trace cannot be written.
+    pub fn end(&mut self) -> Result<(Summary, Option<WriterError>), WriterError> {
+        // The trace gets its end even if nothing reads standard output or error any more.
+        let reported = self.end_reports();
         if let Some(filter) = &self.filter {
             let before = self.summary.filtered.unwrap_or(0);
             self.summary.filtered = Some(before + filter.filtered());
@@ -106,7 +102,29 @@ impl Trace {
         self.summary.unnamed = self.out.symbols.unnamed();
         self.out.symbols.end_reader();
         self.out.summary(&self.summary)?;
-        Ok(self.summary.clone())
+        Ok((self.summary.clone(), reported.err()))
+    }
+
+    /// Ends the program's line, and reports where tasks stand if the program has not ended.
+    fn end_reports(&mut self) -> Result<(), WriterError> {
+        self.out.destination.end_line()?;
+        self.out.destination.end_reports()?;
+        if self.reports && !matches!(self.summary.end, RunEnd::Program(_)) {
+            let report = self.where_tasks_stand();
+            self.out.destination.write_stderr(report.as_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// Writes what is kept, of a trace that has no end.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn flush(&mut self) -> Result<(), WriterError> {
+        if let Some(last) = self.last.take() {
+            self.write_last(last.to)?;
+        }
+        self.out.flush()
     }
 
     /// Writes the last part of the trace.
@@ -136,8 +154,6 @@ impl Trace {
                 SHOWN_BRANCHES,
                 &mut self.out.symbols,
             ));
-            // Finding names can take long, and is no wait for a reader.
-            self.queue.progress.fetch_add(1, Ordering::Relaxed);
         }
         if self.more_standing > 0 {
             text.push_str(&format!("  and {} more tasks\n", self.more_standing));
@@ -149,10 +165,7 @@ impl Trace {
     fn write_piece(&mut self, task: &Task, records: &[u8]) -> Result<(), WriterError> {
         let mut piece = Records::new(records, self.scope);
         let written = match &mut self.last {
-            Some(last) => {
-                self.queue.progress.fetch_add(1, Ordering::Relaxed);
-                last.records(task, &mut piece).map_err(WriterError::from)
-            }
+            Some(last) => last.records(task, &mut piece).map_err(WriterError::from),
             None => self.out.piece(task, &mut piece),
         };
         let counts = piece.counts();

@@ -3,10 +3,11 @@
 use std::collections::{HashMap, VecDeque};
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::task::{Task, TaskEvent};
-use crate::host::Unit;
 use crate::host::output::{Output, OutputError};
+use crate::host::{Unit, WriteMonitor};
 
 /// Name of the index.
 pub const INDEX: &str = "index.json";
@@ -27,6 +28,8 @@ pub struct TaskFiles {
     open: VecDeque<(u64, Output)>,
     /// Bytes so far in the tasks' files.
     written: u64,
+    /// Observes the writes to all files.
+    monitor: Arc<WriteMonitor>,
 }
 
 impl TaskFiles {
@@ -48,7 +51,14 @@ impl TaskFiles {
             paths: HashMap::new(),
             open: VecDeque::new(),
             written: 0,
+            monitor: Arc::default(),
         })
+    }
+
+    /// Makes `monitor` observe the writes to the files that are opened from now on.
+    pub fn observe(&mut self, monitor: &Arc<WriteMonitor>) {
+        self.index.observe(monitor.clone());
+        self.monitor = monitor.clone();
     }
 
     /// Discards the former index.
@@ -134,7 +144,8 @@ impl TaskFiles {
         }
     }
 
-    fn keep_open(&mut self, number: u64, output: Output) {
+    fn keep_open(&mut self, number: u64, mut output: Output) {
+        output.observe(self.monitor.clone());
         if self.open.len() >= MAX_OPEN {
             self.open.pop_front();
         }

@@ -15,7 +15,7 @@ use super::queue::{Queue, Work, WriterError};
 use super::session::Options;
 use super::sink::Trace;
 use super::summary::{RunEnd, Summary, Written};
-use crate::host::{Alarm, OutputError};
+use crate::host::{Alarm, OutputError, WriteTimeout};
 use crate::sandbox::{ThreadKind, confine_thread};
 
 /// Bytes of work that are queued at most. The guest waits while there are more.
@@ -25,12 +25,13 @@ const LIMIT: usize = 8 << 20;
 const LIMIT_AT_END: usize = 256 << 20;
 /// Time for which a reader that does not read can delay the end of an interrupted run. One that
 /// reads slowly gets all of the trace: the merge may hold much of it until the end.
-const PATIENCE: Duration = Duration::from_secs(1);
+const READER_TIMEOUT: Duration = Duration::from_secs(1);
 /// Bytes of mapped records that are copied at once: less than it takes to wake the thread.
 const COPIED: usize = 64 << 10;
 /// Time for which `vbts` waits for the program's output before it stops with the program.
 const OUTPUT_WAIT: Duration = Duration::from_secs(1);
-/// Time that the thread has to end the line or record that it writes, when no more is to follow.
+/// Time that the thread has to end the line or record that it writes, and to write what the format
+/// keeps, when no more is to follow.
 const STOP_TIME: Duration = Duration::from_millis(500);
 
 /// The thread that writes the trace, as the run loop sees it.
@@ -83,12 +84,12 @@ impl Writer {
             work.read_mapped()?;
         }
         let mut state = self.queue.lock();
-        let mut patience = Patience::new(&self.queue);
+        let mut timeout = self.reader_timeout();
         while state.bytes > self.limit && !state.failed {
             state = self.queue.wait(state);
             if state.bytes > self.limit && self.alarm.has_pending() {
                 self.queue.hurry.store(true, Ordering::Relaxed);
-                if patience.is_over() {
+                if timeout.is_over() {
                     return Err(WriterError::Interrupted);
                 }
             }
@@ -154,11 +155,18 @@ impl Writer {
 
     /// What is written of a trace that has no end.
     pub fn written(&self) -> Written {
+        let all = self.queue.lock().failed;
+        // The thread may still write. It publishes the branches after the bytes that have them.
+        let records = self.queue.written.load(Ordering::Acquire);
         Written {
+            records,
             bytes: self.queue.bytes.load(Ordering::Relaxed),
-            records: self.records(),
-            all: self.queue.lock().failed,
+            all,
         }
+    }
+
+    fn reader_timeout(&self) -> WriteTimeout<'_> {
+        WriteTimeout::new(&self.queue.writes, READER_TIMEOUT)
     }
 
     /// Host time so far in which the trace was formatted and written.
@@ -168,74 +176,45 @@ impl Writer {
 
     /// Blocks until the trace of a run that ended so is written, its summary included. The guest's
     /// buffers are `drained`, or the summary says how much they can have. An event of the alarm
-    /// ends the trace at once. If the run was `interrupted`, a wait in which nothing can be written
-    /// for one second ends it too. It then ends with a whole line or record, unless a reader that
-    /// does not read has got only a part of one.
+    /// ends the trace at once. If the run was `interrupted`, a write that waits for its reader for
+    /// one second ends it too. It then ends with a whole line or record, unless a reader that does
+    /// not read has got only a part of one.
     ///
-    /// # Errors
-    /// See [`WriterError`].
+    /// Returns the summary, if the trace has its end, and the error, if there is one that the run
+    /// loop has not taken.
     pub fn finish(
         &self,
         end: RunEnd,
         drained: bool,
         interrupted: bool,
-    ) -> Result<Summary, WriterError> {
-        let mut patience = Patience::new(&self.queue);
+    ) -> (Option<Summary>, Option<WriterError>) {
         if interrupted {
             self.queue.hurry.store(true, Ordering::Relaxed);
             // What ended the run must not end this wait. A later signal does.
             self.alarm.set_timer(None);
             while self.alarm.take().is_some() {}
         }
+        let mut timeout = self.reader_timeout();
         let mut state = self.queue.lock();
         state.end = Some((end, drained));
         self.queue.notify();
         let mut stopped: Option<Instant> = None;
         loop {
-            if state.failed {
-                return Err(state.error.take().unwrap_or(WriterError::Interrupted));
-            }
-            if let Some(summary) = state.summary.take() {
-                return Ok(summary);
+            if state.failed || state.summary.is_some() {
+                return (state.summary.take(), state.error.take());
             }
             match stopped {
                 Some(since) if since.elapsed() >= STOP_TIME => {
-                    return Err(WriterError::Interrupted);
+                    return (None, Some(WriterError::Interrupted));
                 }
-                None if self.alarm.has_pending() || interrupted && patience.is_over() => {
-                    self.queue.stop.store(true, Ordering::Relaxed);
+                None if self.alarm.has_pending() || interrupted && timeout.is_over() => {
+                    self.queue.writes.stop();
                     stopped = Some(Instant::now());
                 }
                 _ => {}
             }
             state = self.queue.wait(state);
         }
-    }
-}
-
-/// Distinguishes a thread that is slow from one whose reader does not read.
-struct Patience<'a> {
-    queue: &'a Queue,
-    progress: u64,
-    since: Instant,
-}
-
-impl<'a> Patience<'a> {
-    fn new(queue: &'a Queue) -> Self {
-        Self {
-            queue,
-            progress: queue.progress.load(Ordering::Relaxed),
-            since: Instant::now(),
-        }
-    }
-
-    /// Returns whether the thread has written nothing for [`PATIENCE`].
-    fn is_over(&mut self) -> bool {
-        let progress = self.queue.progress.load(Ordering::Relaxed);
-        if progress != self.progress {
-            (self.progress, self.since) = (progress, Instant::now());
-        }
-        self.since.elapsed() >= PATIENCE
     }
 }
 
@@ -253,24 +232,35 @@ impl Thread {
         impl Drop for Guard {
             fn drop(&mut self) {
                 if std::thread::panicking() {
-                    self.0.fail(WriterError::Failed);
+                    self.0.end(None, Some(WriterError::Failed));
                 }
             }
         }
         let guard = Guard(self.queue.clone());
-        match self.write() {
-            Ok(summary) => self.queue.lock().summary = Some(summary),
-            Err(error) => {
-                self.count_bytes();
-                self.queue.fail(error);
-            }
-        }
-        self.queue.notify();
+        let (summary, error) = match self.write() {
+            Ok((summary, error)) => (Some(summary), error),
+            Err(error) => (self.give_up(&error), Some(error)),
+        };
+        self.queue.end(summary, error);
         drop(guard);
     }
 
-    /// Does all work until the end of the trace or the first error.
-    fn write(&mut self) -> Result<Summary, WriterError> {
+    /// Writes what can be written of a trace that `error` ends: its end, if everything before the
+    /// error is written.
+    fn give_up(&mut self, error: &WriterError) -> Option<Summary> {
+        if matches!(error, WriterError::Agent(_) | WriterError::Records(_))
+            && let Ok((summary, _)) = self.end(RunEnd::Error, false)
+        {
+            return Some(summary);
+        }
+        // `error` says why. An output that has failed takes no more.
+        let _ = self.trace.flush();
+        None
+    }
+
+    /// Does all work until the end of the trace or the first error. Returns the end, and the error
+    /// of what is written beside the trace.
+    fn write(&mut self) -> Result<(Summary, Option<WriterError>), WriterError> {
         let mut confined = false;
         loop {
             let mut state = self.queue.lock();
@@ -314,52 +304,39 @@ impl Thread {
     }
 
     fn perform(&mut self, work: Work) -> Result<(), WriterError> {
-        let done = self.perform_unless_stopped(work);
-        self.count_bytes();
-        done
-    }
-
-    fn count_bytes(&mut self) {
-        let bytes = self.trace.destination().trace_bytes();
-        self.queue.bytes.store(bytes, Ordering::Relaxed);
-    }
-
-    fn perform_unless_stopped(&mut self, work: Work) -> Result<(), WriterError> {
         self.queue.check()?;
         let destination = self.trace.destination();
         match work {
-            Work::Task(input) => return self.merge.push(input, &mut self.trace),
+            Work::Task(input) => self.merge.push(input, &mut self.trace)?,
             Work::Mapped { task, records, .. } => {
                 let records = records.read()?;
                 let input = Input::Records { task, records };
-                return self.merge.push(input, &mut self.trace);
+                self.merge.push(input, &mut self.trace)?;
             }
             Work::Output { fd, bytes } => match destination.write_stream(fd, &bytes) {
                 // The program gets to know, and the trace goes on.
                 Err(OutputError::Closed(_)) if !destination.shares_trace(fd) => {
                     self.queue.lock().closed.push(fd);
-                    Ok(())
                 }
-                written => written,
+                written => written?,
             },
-            Work::Code(event) => return self.trace.code(&event),
-            Work::KernelCode(changes) => return self.trace.kernel_code(changes),
-            Work::FlushLine => destination.flush_line(),
-            Work::RestoreTerminal(restorer) => {
-                restorer.restore();
-                Ok(())
-            }
+            Work::Code(event) => self.trace.code(&event)?,
+            Work::KernelCode(changes) => self.trace.kernel_code(changes)?,
+            Work::FlushLine => destination.flush_line()?,
+            Work::RestoreTerminal(restorer) => restorer.restore(),
             Work::Reached(waiting) => {
                 // The run loop may wait no longer.
                 let _ = waiting.try_send(());
-                Ok(())
             }
-        }?;
-        self.queue.progress.fetch_add(1, Ordering::Relaxed);
+        }
         Ok(())
     }
 
-    fn end(&mut self, end: RunEnd, drained: bool) -> Result<Summary, WriterError> {
+    fn end(
+        &mut self,
+        end: RunEnd,
+        drained: bool,
+    ) -> Result<(Summary, Option<WriterError>), WriterError> {
         self.merge.finish(&mut self.trace)?;
         let summary = &mut self.trace.summary;
         summary.end = end;

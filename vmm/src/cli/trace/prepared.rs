@@ -200,9 +200,14 @@ impl Prepared {
             outcome,
             Err(Failure::Timeout { .. } | Failure::Interrupted | Failure::Signal(_))
         );
-        let failure = match (connection.ended_by(), outcome) {
-            (Some(Event::Signal(signal)), _) if cut || !has_ended => Some(Failure::Signal(signal)),
-            (Some(Event::Timeout), _) if cut || !has_ended => Some(machine.timed_out()),
+        let ended_by = connection.ended_by().filter(|_| cut || !has_ended);
+        if let (Some(_), Err(Failure::Error(error))) = (ended_by, &outcome) {
+            // What has ended the run decides the exit status.
+            say(format_args!("{error:#}"));
+        }
+        let failure = match (ended_by, outcome) {
+            (Some(Event::Signal(signal)), _) => Some(Failure::Signal(signal)),
+            (Some(Event::Timeout), _) => Some(machine.timed_out()),
             (_, Err(failure)) => Some(failure),
             (_, Ok(_)) if has_ended => None,
             (_, Ok(end)) => {

@@ -81,6 +81,34 @@ fn a_large_file_is_written_whole_with_and_without_the_page_cache() {
 }
 
 #[test]
+fn a_regular_file_has_one_writer() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("output");
+    let mut first = Output::open(&path).unwrap();
+    first.write(b"first").unwrap();
+    let error = Output::open(&path).unwrap_err();
+    assert!(matches!(error, OutputError::InUse(_)), "{error}");
+    assert_eq!(error.into_failure().status(), 125);
+    assert_eq!(std::fs::read(&path).unwrap(), b"first");
+    drop(first);
+    let again = Output::open(&path).unwrap();
+    again.truncate().unwrap();
+    // Others have no contents that two could mix up, or are meant for several.
+    let fifo = directory.path().join("fifo");
+    let mode = rustix::fs::Mode::RWXU;
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, FileType::Fifo, mode, 0).unwrap();
+    let _reader = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(&fifo)
+        .unwrap();
+    for path in [Path::new("/dev/null"), &fifo] {
+        let _first = Output::open(path).unwrap();
+        Output::open(path).unwrap();
+    }
+}
+
+#[test]
 fn a_closed_reader_has_its_own_error() {
     let (reader, writer) = io::pipe().unwrap();
     let mut out = Output::new(File::from(OwnedFd::from(writer)), "pipe");

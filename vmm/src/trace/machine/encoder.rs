@@ -170,7 +170,6 @@ impl Encoder {
     }
 
     fn encode(&mut self, buffer: &LogBuffer) -> Result<(), Error> {
-        self.queue.progress.fetch_add(1, Ordering::Relaxed);
         for entry in buffer.entries() {
             let event = match entry {
                 LogEntry::Branch { from, to } => {
@@ -247,7 +246,6 @@ fn write(
     output: &mut Output,
     queue: &Queue,
 ) -> Result<(), WriterError> {
-    queue.progress.fetch_add(1, Ordering::Relaxed);
     let bytes = writer.output();
     if !bytes.is_empty() {
         output.write(bytes)?;

@@ -3,20 +3,20 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use vbts_cpu::{LogBuffer, LogSink};
 
 use super::super::kernel_code::CodeChange;
 use super::super::queue::WriterError;
-use crate::host::Alarm;
+use crate::host::{Alarm, WriteMonitor, WriteTimeout};
 
 /// Buffers that wait at most: 12 MiB. The processors wait while there are more.
 const LIMIT: usize = 16;
 /// Interval at which a side that waits checks its other conditions.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// Time for which output that cannot be written delays a run that is to end.
-const PATIENCE: Duration = Duration::from_secs(3);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The end of a run.
 #[derive(Debug)]
@@ -50,14 +50,12 @@ pub struct Queue {
     alarm: Arc<Alarm>,
     /// The thread has ended, or has to end, with an error.
     pub failed: AtomicBool,
-    /// Writes end, because nothing has been written for too long.
-    pub stop: Arc<AtomicBool>,
+    /// The writes of the thread. They are stopped when one takes too long.
+    pub writes: Arc<WriteMonitor>,
     /// Branches so far.
     pub records: AtomicU64,
     /// Bytes of the file so far.
     pub bytes: AtomicU64,
-    /// Advances while the thread works. It stands still while a reader does not read.
-    pub progress: AtomicU64,
 }
 
 impl Queue {
@@ -68,10 +66,9 @@ impl Queue {
             changed: Condvar::new(),
             alarm,
             failed: AtomicBool::new(false),
-            stop: Arc::default(),
+            writes: Arc::default(),
             records: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
-            progress: AtomicU64::new(0),
         }
     }
 
@@ -92,22 +89,18 @@ impl Queue {
     }
 
     /// Blocks while `waits`, unless the thread has ended. If an event of the alarm is pending, or
-    /// the run was `interrupted`, and the thread makes no progress for [`PATIENCE`], it ends the
-    /// writes.
+    /// the run was `interrupted`, a write that takes longer than [`WRITE_TIMEOUT`] ends the thread.
     pub fn wait_while(
         &self,
         interrupted: bool,
         waits: impl Fn(&State) -> bool,
     ) -> MutexGuard<'_, State> {
         let mut state = self.lock();
-        let (mut progress, mut since) = (self.progress.load(Ordering::Relaxed), Instant::now());
+        let mut timeout = WriteTimeout::new(&self.writes, WRITE_TIMEOUT);
         while waits(&state) && !state.done {
             state = self.wait(state);
-            let now = self.progress.load(Ordering::Relaxed);
-            if now != progress || !(interrupted || self.alarm.has_pending()) {
-                (progress, since) = (now, Instant::now());
-            } else if since.elapsed() >= PATIENCE {
-                self.stop.store(true, Ordering::Relaxed);
+            if timeout.is_over() && (interrupted || self.alarm.has_pending()) {
+                self.writes.stop();
             }
         }
         state

@@ -74,7 +74,7 @@ impl Recording {
             .truncate()
             .map_err(OutputError::into_failure)?;
         let queue = Arc::new(Queue::new(alarm));
-        options.output.stop_at(queue.stop.clone());
+        options.output.observe(queue.writes.clone());
         let (scope, probes) = (options.scope, std::mem::take(&mut options.probes));
         let mut encoder = Encoder::new(queue.clone(), options).map_err(anyhow::Error::from)?;
         let thread: io::Result<_> = std::thread::Builder::new()

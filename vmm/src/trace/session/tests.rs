@@ -66,6 +66,13 @@ fn frames(messages: &[ToHost<'_>]) -> Vec<u8> {
     bytes
 }
 
+/// The summary of a session without errors.
+fn finished(session: &mut Session, end: RunEnd) -> Summary {
+    let (summary, error) = session.finish(end, false);
+    assert!(error.is_none(), "{error:?}");
+    summary.unwrap()
+}
+
 /// Records as the kernel writes them.
 fn drained(words: &[[u64; 3]]) -> Vec<u8> {
     let words = words.as_flattened().iter();
@@ -125,7 +132,7 @@ fn messages_become_a_trace() {
     assert_eq!(session.take_wanted_input(), wanted.into());
     let killed = ExitStatus::Signal(11);
     assert_eq!(session.ending(), Some(killed));
-    let summary = session.finish(RunEnd::Error, false).unwrap();
+    let summary = finished(&mut session, RunEnd::Error);
     assert_eq!((summary.records, summary.lost, summary.untraced), (2, 3, 1));
     assert_eq!(
         (summary.end, summary.undrained),
@@ -183,7 +190,7 @@ fn mapped_records_are_read_before_their_memory_is_used_again() {
     Extents::push(&mut extents, Extent { address, len });
     let extents = Extents::new(&extents).unwrap();
     session.put(&frames(&[ToHost::Mapped { task: 5, extents }]));
-    let summary = session.finish(RunEnd::Error, false).unwrap();
+    let summary = finished(&mut session, RunEnd::Error);
     assert_eq!(summary.records, 15_001);
     let expected: Vec<String> = [5000, 1, 5000, 5000]
         .into_iter()
@@ -217,7 +224,7 @@ fn a_run_that_ends_early_says_whether_the_buffers_were_drained() {
         if drained {
             session.put(&frames(&[ToHost::Ended]));
         }
-        session.finish(RunEnd::Timeout, false).unwrap();
+        finished(&mut session, RunEnd::Timeout);
         let last = lines(&file).pop();
         assert_eq!(
             last.unwrap(),
@@ -274,7 +281,7 @@ fn a_hostile_agent_ends_the_session() {
         }
         let error = match session.take_closed() {
             Err(error) => error,
-            Ok(_) => session.finish(RunEnd::Error, false).unwrap_err(),
+            Ok(_) => session.finish(RunEnd::Error, false).1.unwrap(),
         };
         let error = error.to_string();
         assert!(error.contains(message), "{error}");
@@ -294,7 +301,8 @@ fn a_full_disk_ends_the_session() {
     ]));
     let failure = session
         .finish(RunEnd::Error, false)
-        .unwrap_err()
+        .1
+        .unwrap()
         .into_failure();
     assert_eq!(failure.status(), 125);
     assert!(failure.to_string().contains("No space left"), "{failure}");
