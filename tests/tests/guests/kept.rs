@@ -10,6 +10,7 @@ use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use rustix::fs::{FlockOperation, flock};
 use vbts_tests::machine::{self, Machine, Run};
 use vbts_trace::{Item, Reader};
 
@@ -22,6 +23,7 @@ pub fn trials(module: &str) -> Vec<Trial> {
             ("signals", signals),
             ("a_panic_of_the_guest", panic),
             ("tasks_without_a_buffer", tasks_without_a_buffer),
+            ("one_writer_for_a_file", one_writer),
         ],
     )
 }
@@ -162,5 +164,41 @@ fn tasks_without_a_buffer(machine: &Machine) -> Result<()> {
         }
     }
     ensure!(found, "all tasks had a buffer");
+    Ok(())
+}
+
+/// A file that a run of vbts writes is not written by another one.
+fn one_writer(machine: &Machine) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let path = |name: &str| -> Result<String> {
+        let path = directory.path().join(name);
+        Ok(path.to_str().context("a strange directory")?.into())
+    };
+    let (file, trace) = (path("file")?, path("a.btrace")?);
+    machine
+        .run(["trace", "--output", &trace, "--", "/bin/true"])?
+        .expect(0)?;
+    std::fs::write(&file, "before")?;
+    let locked = File::open(&file)?;
+    flock(&locked, FlockOperation::NonBlockingLockExclusive)?;
+    let kernel = machine.kernel().to_str().context("a strange directory")?;
+    for arguments in [
+        &["trace", "--output", &file, "--", "/bin/true"][..],
+        &["run", "--kernel", kernel, "--record", &file],
+        &["run", "--kernel", kernel, "--console", &file],
+        &["report", "functions", "--output", &file, &trace],
+    ] {
+        let run = machine.run(arguments)?.expect(125)?;
+        ensure!(
+            run.stderr.contains("another vbts is writing to it"),
+            "{arguments:?}: {}",
+            run.stderr
+        );
+        ensure!(std::fs::read(&file)? == b"before", "{arguments:?}");
+    }
+    drop(locked);
+    machine
+        .run(["trace", "--output", &file, "--", "/bin/true"])?
+        .expect(0)?;
     Ok(())
 }

@@ -270,7 +270,8 @@ fn reports(args: &TestArgs, alarm: &Arc<Alarm>) -> Result<Reports, Failure> {
     let outputs = match report_path(args) {
         None => vec![(stdout, format)],
         Some(path) => {
-            let file = Output::create(path).context("--output")?;
+            let file = Output::open(path).context("--output")?;
+            file.truncate().context("--output")?;
             vec![
                 (stdout, ReportFormat::Ktap),
                 (file.interruptible(alarm.clone()), format),

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{FileType, SeekFrom, fstat, seek};
+use rustix::fs::{FileType, FlockOperation, SeekFrom, flock, fstat, seek};
 use rustix::io::{Errno, ReadWriteFlags, pwritev2};
 use thiserror::Error;
 
@@ -64,6 +64,9 @@ pub enum OutputError {
         /// The host's error.
         source: io::Error,
     },
+    /// Another process of vbts writes to the file.
+    #[error("Cannot write to {0}: another vbts is writing to it")]
+    InUse(String),
     /// A file cannot be created.
     #[error("Cannot create {}", .path.display())]
     Create {
@@ -135,7 +138,7 @@ impl Output {
         }
     }
 
-    /// Creates or truncates the file at `path`.
+    /// Creates or truncates the file at `path`. Another process can do the same.
     ///
     /// # Errors
     /// The file cannot be created.
@@ -144,14 +147,21 @@ impl Output {
     }
 
     /// Opens the file at `path`, or creates it. An existing file keeps its contents until
-    /// [`Self::truncate`].
+    /// [`Self::truncate`]. While it is open, the lock (flock) of a regular file excludes other
+    /// calls.
     ///
     /// # Errors
-    /// The file cannot be opened.
+    /// The file cannot be opened, or is open so already.
     pub fn open(path: &Path) -> Result<Self, OutputError> {
         let mut options = OpenOptions::new();
         let options = options.write(true).create(true).truncate(false);
-        Self::opened(options.open(path), path)
+        let output = Self::opened(options.open(path), path)?;
+        let lock = FlockOperation::NonBlockingLockExclusive;
+        // Some file systems have no locks.
+        if output.is_file && flock(&output.file, lock) == Err(Errno::WOULDBLOCK) {
+            return Err(OutputError::InUse(output.name));
+        }
+        Ok(output)
     }
 
     fn opened(file: io::Result<File>, path: &Path) -> Result<Self, OutputError> {

@@ -203,6 +203,9 @@ mod tests {
         }
         assert_eq!(read("0-2.raw"), "again");
         assert_eq!(read(INDEX), "{}\n");
+        let in_use = TaskFiles::create(&directory).unwrap_err();
+        assert!(matches!(in_use, OutputError::InUse(_)), "{in_use}");
+        drop(files);
         TaskFiles::create(&directory).unwrap();
         TaskFiles::create(Path::new("/dev/null")).unwrap_err();
     }

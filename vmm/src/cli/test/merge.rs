@@ -33,7 +33,11 @@ pub fn main(args: &TestArgs) -> Result<u8, Failure> {
     let format = args.report.unwrap_or(ReportFormat::Junit);
     let text = document(merged.report(), format, args.kcidb_build.as_ref())?;
     let mut output = match report_path(args) {
-        Some(path) => Output::create(path).context("--output")?,
+        Some(path) => {
+            let file = Output::open(path).context("--output")?;
+            file.truncate().context("--output")?;
+            file
+        }
         None => Output::stdout()?,
     };
     output
