@@ -17,6 +17,7 @@ mod endings;
 mod files;
 mod filters;
 mod follow;
+mod hostile_agent;
 mod i386;
 mod kept;
 mod kernel_selftests;
@@ -66,6 +67,7 @@ const MODULES: [(&str, Trials); 41] = [
     ("kept", kept::trials),
     ("vector_programs", vector_programs::trials),
     ("crashes", crashes::trials),
+    ("hostile_agent", hostile_agent::trials),
     ("scope", scope::trials),
     ("sandbox", sandbox::trials),
     ("files", files::trials),

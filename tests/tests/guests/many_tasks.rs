@@ -24,6 +24,7 @@ pub fn trials(module: &str) -> Vec<Trial> {
             ),
             ("threads_with_the_kernel_on_two_processors", kernel_threads),
             ("two_processes_of_make", make),
+            ("much_code_on_eight_processors", much_code),
             ("a_fork_bomb_until_its_end", fork_bomb),
             ("a_fork_bomb_until_a_time_limit", endless_fork_bomb),
         ],
@@ -34,6 +35,14 @@ const LIMIT: Duration = Duration::from_secs(300);
 
 /// Limit of the data of `vbts` in KiB (RLIMIT_DATA): the guest's memory and as much again.
 const DATA: u32 = 512 << 10;
+
+/// A command within [`DATA`].
+fn limited(vbts: &Command) -> Command {
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", &format!("ulimit -d {DATA} && exec \"$@\""), "sh"]);
+    machine::append(&mut command, vbts);
+    command
+}
 
 /// Traces a program, within [`DATA`].
 fn trace<S: AsRef<str>>(
@@ -46,9 +55,8 @@ fn trace<S: AsRef<str>>(
     // Not in the program's directory, whose times would differ in a second run.
     let outside = tempfile::tempdir()?;
     let pipe = outside.path().join("trace");
-    let mut command = Command::new("/bin/sh");
-    command.args(["-c", &format!("ulimit -d {DATA} && exec \"$@\""), "sh"]);
-    machine::append(&mut command, &vbts)
+    let mut command = limited(&vbts);
+    command
         .arg("--output")
         .arg(&pipe)
         .args(options)
@@ -187,6 +195,59 @@ fn sleeping_threads(machine: &Machine) -> Result<()> {
         "{}",
         trace.summary
     );
+    Ok(())
+}
+
+/// Each of eight processors executes 160000 functions.
+const CODE: &str = r#"
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <sched.h>
+#include <sys/mman.h>
+
+enum { PROCESSORS = 8, SIZE = 40000 * 4096, DISTANCE = 1024 };
+
+static unsigned char *code;
+
+static void *work(void *processor)
+{
+	cpu_set_t set;
+
+	CPU_ZERO(&set);
+	CPU_SET((long)processor, &set);
+	if (sched_setaffinity(0, sizeof(set), &set))
+		return code;
+	for (int at = 0; at < SIZE; at += DISTANCE)
+		((void (*)(void))(code + at))();
+	return 0;
+}
+
+int main(void)
+{
+	pthread_t ids[PROCESSORS];
+	void *failed = 0;
+
+	code = mmap(0, SIZE, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (code == MAP_FAILED)
+		return 1;
+	for (int at = 0; at < SIZE; at += DISTANCE)
+		code[at] = 0xC3;
+	for (long i = 0; i < PROCESSORS; i++)
+		pthread_create(&ids[i], 0, work, (void *)i);
+	for (int i = 0; i < PROCESSORS && !failed; i++)
+		pthread_join(ids[i], &failed);
+	return failed != 0;
+}
+"#;
+
+/// The processors share the memory for decoded code.
+fn much_code(machine: &Machine) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let program = build(directory.path(), CODE)?;
+    let mut vbts = machine.command(["trace", "--accel", machine.accel(), "--smp", "8"]);
+    vbts.args(["--last", "1", "--format", "raw", "--output", "/dev/null"])
+        .args(["--", &program]);
+    machine::finish_within(limited(&vbts), LIMIT)?.expect(0)?;
     Ok(())
 }
 

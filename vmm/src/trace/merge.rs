@@ -26,6 +26,10 @@ use stream::{Item, Key, Maps, Process, Queued, Stream};
 /// Maximum number of tasks at once. A guest's kernel has 32768 unless it is told otherwise.
 const MAX_TASKS: usize = 1 << 16;
 
+/// Memory of a stream of one item beside that item, in bytes: its entries in the maps, and the
+/// smallest allocation of its queue, which has room for four items.
+const STREAM_SIZE: usize = size_of::<(u64, Stream)>() + size_of::<Key>() + 3 * size_of::<Queued>();
+
 /// Merges the streams of tasks.
 #[derive(Debug)]
 pub struct Merge {
@@ -268,7 +272,8 @@ impl Merge {
             task,
         };
         self.streams.insert(number, stream);
-        self.queue(number, Item::Untraced(untraced), bytes);
+        // Nothing else bounds their number.
+        self.queue(number, Item::Untraced(untraced), bytes + STREAM_SIZE);
     }
 
     fn queue_records(&mut self, task: u32, records: Vec<u8>) -> Result<(), MergeError> {

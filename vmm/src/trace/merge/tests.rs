@@ -526,3 +526,24 @@ proptest! {
         prop_assert_eq!(merge.waiting.len(), merge.live.len());
     }
 }
+
+#[test]
+fn tasks_that_are_not_traced_wait_within_the_limit() {
+    const LIMIT: usize = 1 << 20;
+    let (mut merge, mut given) = (Merge::new(LIMIT), Given::default());
+    // Records of this one may be older than everything that follows.
+    merge.push(start(1, 0, 0), &mut given).unwrap();
+    let mut waiting = 0;
+    while given.events.len() == 1 {
+        waiting += 1;
+        let untraced = Untraced {
+            task: waiting + 1,
+            parent: 1,
+            time: u64::MAX,
+            name: Vec::new(),
+            reason: String::new(),
+        };
+        merge.push(Input::Untraced(untraced), &mut given).unwrap();
+    }
+    assert!(waiting as usize * size_of::<Stream>() <= LIMIT, "{waiting}");
+}
