@@ -199,9 +199,11 @@ pub fn signal_name(signal: i32) -> String {
 }
 
 /// Prints `message` on standard error, with escapes for what is not printable. An error of the
-/// write is ignored.
+/// write is ignored. One write has all of the message: a thread that writes the trace can still
+/// print a report, which must not tear it.
 pub fn say(message: impl fmt::Display) {
-    let _ = writeln!(std::io::stderr(), "vbts: {}", Message(message));
+    let text = format!("vbts: {}\n", Message(message));
+    let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
 /// Reports the failure of a command, if it failed, and returns its exit code.
