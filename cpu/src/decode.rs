@@ -89,6 +89,35 @@ pub(crate) fn insn(size: CodeSize, i: &Instruction, offset: u16, ordinal: u8) ->
     insn
 }
 
+/// Whether a block ends before the instruction, so that the time at the start of its own block is
+/// that of the instruction: it accesses a device, the local APIC or an MSR, writes a control
+/// register, or can change the privilege level.
+pub(crate) fn begins_block(i: &Instruction, insn: &Insn) -> bool {
+    let transfers = matches!(
+        insn.branch,
+        BranchKind::Far
+            | BranchKind::SystemCall
+            | BranchKind::SystemReturn
+            | BranchKind::Interrupt
+            | BranchKind::InterruptReturn
+    );
+    transfers
+        || matches!(i.code(), Code::Mov_cr_r32 | Code::Mov_cr_r64)
+        || matches!(
+            i.mnemonic(),
+            Mnemonic::In
+                | Mnemonic::Insb
+                | Mnemonic::Insw
+                | Mnemonic::Insd
+                | Mnemonic::Out
+                | Mnemonic::Outsb
+                | Mnemonic::Outsw
+                | Mnemonic::Outsd
+                | Mnemonic::Rdmsr
+                | Mnemonic::Wrmsr
+        )
+}
+
 /// Whether it is a move of the elements that a vector selects.
 pub(crate) fn is_masked_move(i: &Instruction) -> bool {
     matches!(

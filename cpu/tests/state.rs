@@ -125,7 +125,6 @@ fn state() -> ArchState {
         nmi_blocked: true,
         interrupt_shadow: true,
         mov_ss_shadow: true,
-        branched: true,
         activity: Activity::Halted,
         pending: Some(PendingEvent::Interrupt(0x41)),
         progress: Progress {

@@ -290,9 +290,9 @@ impl Machine {
         }
     }
 
-    /// Runs the guest until it ends the run, or until the first exit of a processor at or after
-    /// virtual time `pause` in ns. Returns `None` in the latter case: the next call continues as if
-    /// there had been no pause. On the host's time there is no pause.
+    /// Runs the guest until it ends the run, or until virtual time `pause` in ns, which an idle
+    /// guest skips. Returns `None` in the latter case: the next call continues as if there had been
+    /// no pause. On the host's time there is no pause.
     ///
     /// Each call restarts the time limit.
     ///

@@ -14,7 +14,7 @@ enum Outcome {
 }
 
 impl SoftCpu {
-    /// Does the first work that is due, or else runs one instruction.
+    /// Does the first work that is due, or else runs instructions up to the limit at most.
     #[cold]
     #[inline(never)]
     pub(super) fn boundary(&mut self) -> Option<Exit> {
@@ -40,8 +40,10 @@ impl SoftCpu {
             Some(Outcome::Done) => None,
             Some(Outcome::Exit(exit)) => Some(exit),
             None => {
-                // Priorities 7 to 10: code breakpoints, and faults of the instruction.
-                self.run_instruction();
+                if !self.run_up_to_limit() {
+                    // Priorities 7 to 10: code breakpoints, and faults of the instruction.
+                    self.run_instruction();
+                }
                 None
             }
         }
@@ -174,11 +176,11 @@ impl SoftCpu {
         })
     }
 
-    /// The run ends at its limit exactly: below it, blocks that would pass it run as single
-    /// instructions. It also ends before an event, since one can follow another without end (see
-    /// `Cpu::raise`). A halted processor reports that it is halted.
+    /// The run ends at its limit exactly: below it, instructions run alone where a block would pass
+    /// it. It also ends before an event, since one can follow another without end (see
+    /// `Cpu::raise`). A halted processor that nothing wakes reports that it is halted.
     fn end_run(&self) -> Option<Outcome> {
-        let ends = self.cpu.icount >= self.cpu.run_limit && !self.is_pending(ArchEvents::HALTED);
+        let ends = self.cpu.icount >= self.cpu.run_limit && !self.cpu.is_idle();
         ends.then_some(Outcome::Exit(Exit::Deadline))
     }
 }

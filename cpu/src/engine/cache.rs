@@ -287,7 +287,7 @@ impl BlockCache {
     }
 
     /// Clears the cache, and advances the processor's keys. Writes to the pages stay tracked until
-    /// one overwrites what was code.
+    /// one overwrites what was code. The TLB stays: a guest could observe a flush.
     pub fn clear(&mut self, cpu: &mut Cpu) {
         self.blocks.clear();
         self.places.clear();

@@ -12,14 +12,15 @@ use crate::state::{dr6, rflags};
 /// The shadows of STI, MOV SS and POP SS, which end with the next instruction.
 const SHADOWS: ArchEvents = ArchEvents::SHADOW.union(ArchEvents::HOLD_TRAP);
 
-/// Pages whose code an instruction can invalidate before the run loop checks for pending work. An
-/// instruction that does not repeat writes to fewer.
-const MAX_CODE_PAGES: u32 = 16;
+/// Pages to which an instruction writes before the run loop checks for pending work: 512 KBytes in
+/// `exec/string.rs`, which need not begin at a page, and fewer in all others.
+const MAX_CODE_PAGES: u32 = 129;
 
 impl SoftCpu {
     /// Runs one instruction, or raises the breakpoint fault at it.
     pub(super) fn run_instruction(&mut self) {
         let before = self.cpu.pending_work.events();
+        self.cpu.branched = false;
         if before.contains(ArchEvents::BREAKPOINT)
             && !before.intersects(ArchEvents::RESUME | ArchEvents::HOLD_TRAP)
             && self.cpu.at_breakpoint()
@@ -60,24 +61,26 @@ impl SoftCpu {
             cpu.pending_work.insert(ArchEvents::DEBUG);
         }
         cpu.pending_work.remove(ArchEvents::NO_STEP);
-        cpu.branched = false;
     }
 
     /// Handles the fault of an instruction that did not complete.
     #[cold]
     pub(super) fn fault(&mut self, mut fault: BlockFault) {
         let mut pages = 0;
-        while let Fault::CodeWrite { gpa } = self.cpu.fault {
-            // After the code is invalidated the write is an ordinary one.
-            self.observe_code_changes();
-            self.invalidate_page(gpa & !0xFFF);
-            pages += 1;
-            if pages > MAX_CODE_PAGES {
-                // A repeated string instruction, which goes on after a check for pending work: it
-                // counts as in `exec/string.rs`.
-                self.cpu.icount += 1;
-                self.cpu.pmu.idle += 1;
-                return;
+        loop {
+            match self.cpu.fault {
+                // After the code is invalidated the write is an ordinary one.
+                Fault::CodeWrite { gpa } if pages <= MAX_CODE_PAGES => {
+                    self.observe_code_changes();
+                    self.invalidate_page(gpa & !0xFFF);
+                    pages += 1;
+                }
+                // Another processor executes code in the page again and again. The instruction goes
+                // on after a check for pending work.
+                Fault::CodeWrite { .. } => return,
+                // Alone, the instruction has its access.
+                Fault::Device => {}
+                _ => break,
             }
             // The instruction itself may be in that page: it runs from a block of its own, which
             // is not cached.

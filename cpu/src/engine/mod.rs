@@ -13,6 +13,7 @@ use crate::backend::jit::{Jit, NativeListener, NativeOptions, NativeStats};
 use crate::engine::cache::BlockCache;
 use crate::processor::clock::Clock;
 use crate::processor::cpu::Cpu;
+use crate::state::ArchState;
 
 /// Longest run of [`SoftCpu::run`] in instructions when time is the host's: some 50 µs.
 const SLICE: u64 = 20_000;
@@ -127,13 +128,22 @@ impl SoftCpu {
 
     /// Does the work that is due before the next instruction, or else runs that instruction.
     pub fn step(&mut self) -> Option<Exit> {
-        self.enter(u64::MAX);
+        self.enter(self.cpu.icount + 1);
         let exit = self.boundary();
         self.cpu.leave_run();
         exit
     }
 
-    /// Runs until `deadline`, a time in nanoseconds, or until something needs the caller.
+    /// The state from which a processor continues as this one does. A state has no translations:
+    /// this processor flushes its TLB, too, because a guest can observe that.
+    pub fn checkpoint(&mut self) -> ArchState {
+        self.cpu.flush_tlb(false);
+        self.cpu.state()
+    }
+
+    /// Runs until `deadline`, a time in nanoseconds, or until something needs the caller. On
+    /// [`Clock::Instructions`] the run ends at the deadline exactly, and what follows does not
+    /// depend on where runs have ended.
     pub fn run(&mut self, deadline: u64) -> Exit {
         self.enter(match self.cpu.clock {
             Clock::Instructions => deadline.saturating_sub(self.cpu.skipped),
@@ -154,7 +164,9 @@ impl SoftCpu {
     /// Prepares a run up to `limit` of [`Cpu`]'s `icount`.
     fn enter(&mut self, limit: u64) {
         // Other processors have run meanwhile and may have written the DS area.
-        self.cpu.window.close();
+        if self.cpu.topology.count > 1 {
+            self.cpu.window.close();
+        }
         self.observe_code_changes();
         self.cpu.enter_run(limit);
     }

@@ -70,11 +70,14 @@ impl SoftCpu {
             let exit = match found {
                 Ok(Found::Cached(id)) => {
                     self.link(from, id);
-                    if NATIVE {
+                    self.cpu.device_aborts = true;
+                    let exit = if NATIVE {
                         self.run_mixed(id)
                     } else {
                         run_linked::<BRANCHES>(&mut self.cpu, &self.cache, id)
-                    }
+                    };
+                    self.cpu.device_aborts = false;
+                    exit
                 }
                 Ok(Found::Probed(id)) => match self.cache.get(id) {
                     Some(block) => run_alone::<BRANCHES>(&mut self.cpu, block),
@@ -88,6 +91,29 @@ impl SoftCpu {
                 BlockExit::Fault(fault) => self.fault(fault),
             }
         }
+    }
+
+    /// Runs the block at RIP if its last instruction is before the limit or at it, and if the limit
+    /// is all that is due. Returns whether the block has run.
+    pub(super) fn run_up_to_limit(&mut self) -> bool {
+        let cpu = &self.cpu;
+        if cpu.is_signaled() || !cpu.pending_work.is_empty() {
+            return false;
+        }
+        let Some(block) = self.cache.jump(cpu.rip, cpu.jump_keys) else {
+            return false;
+        };
+        if block.ops.instructions() > cpu.left_to_limit() {
+            return false;
+        }
+        let exit = match cpu.pmu.branches_count {
+            true => run_alone::<true>(&mut self.cpu, block),
+            false => run_alone::<false>(&mut self.cpu, block),
+        };
+        if let BlockExit::Fault(fault) = exit {
+            self.fault(fault);
+        }
+        true
     }
 }
 
@@ -124,7 +150,10 @@ fn run_linked<const BRANCHES: bool>(cpu: &mut Cpu, cache: &BlockCache, id: Block
 
 /// Runs a block that no other is linked to.
 fn run_alone<const BRANCHES: bool>(cpu: &mut Cpu, block: &Block) -> BlockExit {
-    match run_block::<BRANCHES>(cpu, block, cpu.rip) {
+    cpu.device_aborts = true;
+    let ran = run_block::<BRANCHES>(cpu, block, cpu.rip);
+    cpu.device_aborts = false;
+    match ran {
         Ok(_) => BlockExit::Lookup(Origin::None),
         Err(fault) => BlockExit::Fault(fault),
     }

@@ -79,8 +79,13 @@ fn out<const DX: bool, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.end_block(insn)
 }
 
-/// One iteration of INS (`IN`) or OUTS; a repeated instruction is restarted for each.
+/// INS (`IN`) or OUTS. The memory operand may be a register of a device, too.
 fn string<const IN: bool, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    cpu.with_devices(|cpu| iteration::<IN, T>(cpu, insn))
+}
+
+/// One iteration of INS or OUTS; a repeated instruction is restarted for each.
+fn iteration<const IN: bool, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     let repeated = insn.prefix & (Insn::REP | Insn::REPNE) != 0;
     let count = cpu.index(insn, RCX);
     if repeated && count == 0 {

@@ -19,9 +19,11 @@ impl Inlined for Nop {
     }
 }
 
-fn pause(cpu: &mut Cpu, _: &Insn) -> Exec {
-    cpu.pause();
-    Ok(Flow::Next)
+fn pause(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    match cpu.pause(insn.ordinal) {
+        true => cpu.end_block(insn),
+        false => Ok(Flow::Next),
+    }
 }
 
 pub(super) fn rows<B: Backend>(t: &mut Table<B>) {

@@ -1,7 +1,9 @@
 //! String instructions: MOVS, STOS, LODS, CMPS, SCAS, with REP.
 //!
-//! A repeated instruction is one operation, which can be interrupted: after [`CHUNK`] iterations it
-//! stops and leaves RIP unchanged, as the manual allows after each iteration (SDM Vol. 2B, REP).
+//! A repeated instruction is one operation, which can be interrupted: when the iterations that are
+//! left are a multiple of [`CHUNK`] it stops and leaves RIP unchanged, as the manual allows after
+//! each iteration (SDM Vol. 2B, REP). So where it stops does not depend on where it was restarted,
+//! as after a write to decoded code, which no guest can observe.
 
 use iced_x86::Code;
 
@@ -16,7 +18,7 @@ use crate::state::gpr::{RAX, RCX, RDI, RSI};
 use crate::state::int::Int;
 use crate::state::rflags;
 
-/// Iterations of a repeated instruction between two checks for pending interrupts.
+/// Iterations of a repeated instruction between two checks for pending interrupts: a power of two.
 const CHUNK: u64 = 1 << 16;
 
 /// What one iteration does; `false` ends the repetition early (CMPS and SCAS).
@@ -217,7 +219,7 @@ fn repeat<S: Step, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     let chunk = if cpu.pending_work.contains(ArchEvents::TRAP) {
         1
     } else {
-        CHUNK
+        cpu.index(insn, RCX).wrapping_sub(1) % CHUNK + 1
     };
     let mut done = 0;
     while done < chunk {

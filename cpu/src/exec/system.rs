@@ -172,16 +172,16 @@ fn return_pair(cpu: &mut Cpu, value: u64) -> Exec {
     Ok(Flow::Next)
 }
 
-fn rdmsr(cpu: &mut Cpu, insn: &Insn) -> Exec {
+fn rdmsr(cpu: &mut Cpu, _: &Insn) -> Exec {
     cpu.require_cpl0()?;
-    let value = cpu.rdmsr(insn.ordinal, cpu.gpr[RCX] as u32)?;
+    let value = cpu.rdmsr(cpu.gpr[RCX] as u32)?;
     return_pair(cpu, value)
 }
 
 fn wrmsr(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.require_cpl0()?;
     let value = cpu.gpr[RDX] << 32 | cpu.gpr[RAX] & 0xFFFF_FFFF;
-    cpu.wrmsr(insn.ordinal, cpu.gpr[RCX] as u32, value)?;
+    cpu.wrmsr(cpu.gpr[RCX] as u32, value)?;
     cpu.serialize();
     cpu.end_block(insn)
 }

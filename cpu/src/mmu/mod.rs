@@ -2,6 +2,7 @@
 
 pub(crate) mod access;
 pub(crate) mod code_map;
+pub(crate) mod fetched;
 pub(crate) mod host_access;
 pub(crate) mod paging;
 pub mod ram;

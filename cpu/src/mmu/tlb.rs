@@ -5,12 +5,13 @@
 //! change nothing in the page tables: a write entry exists only if the dirty flag is set.
 
 use crate::mmu::access::{Access, Privilege};
+use crate::mmu::fetched::FetchedPages;
 
 const ENTRIES: usize = 2048;
 /// Kinds of access, see [`Access`].
 const KINDS: usize = 3;
 /// log2 of the size in bytes of the largest page: 4 MBytes, or two of 2 MBytes.
-const LARGE_SHIFT: u32 = 22;
+pub(crate) const LARGE_SHIFT: u32 = 22;
 /// [`Privilege::UserAligned`] never gets an entry: each of its accesses is checked on the slow
 /// path.
 const CLASSES: usize = 4;
@@ -155,6 +156,8 @@ pub(crate) mod layout {
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Tlb {
+    /// All translations of instruction fetches, which the tables replace by others.
+    fetched: FetchedPages,
     /// The regions that may have entries that are parts of a large page.
     large: Filter<LARGE_SHIFT>,
     current: Privilege,
@@ -172,6 +175,7 @@ impl Tlb {
             tables: std::array::from_fn(|_| Box::new(Table::new())),
             current: Privilege::Supervisor,
             large: Filter::default(),
+            fetched: FetchedPages::default(),
         }
     }
 
@@ -252,6 +256,28 @@ impl Tlb {
         })
     }
 
+    /// Like [`Tlb::find`] for an instruction fetch. It finds each page since the last flush.
+    pub fn find_fetched(&mut self, la: u64, class: Privilege) -> Option<Hit> {
+        let hit = self.fetched.find(la, class)?;
+        self.insert(la, Access::Execute, class, hit);
+        Some(hit)
+    }
+
+    /// Enters the translation of an instruction fetch. If there are too many, all others are
+    /// flushed. Returns whether they are: then all cached jump targets become invalid, too.
+    pub fn insert_fetched(&mut self, la: u64, class: Privilege, hit: Hit) -> bool {
+        let flushed = self.fetched.insert(la, class, hit);
+        if flushed {
+            for table in self.used() {
+                for slot in &mut table.slots {
+                    slot.0[Access::Execute as usize] = EMPTY;
+                }
+            }
+        }
+        self.insert(la, Access::Execute, class, hit);
+        flushed
+    }
+
     /// Enters a translation.
     pub fn insert(&mut self, la: u64, kind: Access, class: Privilege, hit: Hit) {
         let (kind, index) = (kind as usize, Self::index(la));
@@ -269,6 +295,7 @@ impl Tlb {
 
     /// Flushes all translations, or with `keep_global` those that are not global.
     pub fn flush(&mut self, keep_global: bool) {
+        self.fetched.flush(keep_global);
         for table in self.used() {
             table.is_used = keep_global;
             for (kind, (phys, filled)) in table.phys.iter().zip(&mut table.filled).enumerate() {
@@ -300,6 +327,7 @@ impl Tlb {
     /// 4.10.4.1, INVLPG). Returns whether it may be part of one.
     pub fn flush_page(&mut self, la: u64) -> bool {
         let large = self.large.may_have(la);
+        self.fetched.flush_page(la, large);
         for table in self.used() {
             // Page 0 is flushed with empty entries, which stay so.
             if large {

@@ -37,7 +37,6 @@ impl Cpu {
             nmi_blocked: self.nmi_blocked,
             interrupt_shadow: self.pending_work.contains(ArchEvents::SHADOW),
             mov_ss_shadow: self.pending_work.contains(ArchEvents::HOLD_TRAP),
-            branched: self.branched,
             activity: self.activity(),
             pending: if self.pending_work.contains(ArchEvents::DEBUG) {
                 Some(PendingEvent::Debug(self.pending_db))
@@ -113,7 +112,6 @@ impl Cpu {
         for (event, activity) in ACTIVITIES {
             self.pending_work.set(event, s.activity == activity);
         }
-        self.branched = s.branched;
         (self.pending_db, self.accepted) = (0, None);
         match s.pending {
             Some(PendingEvent::Debug(causes)) => {

@@ -97,7 +97,7 @@ impl Cpu {
         }
         let logs = self.logs_branches();
         if logs {
-            let time = self.now();
+            let time = self.now() + u64::from(source.class.ahead());
             if let Some(log) = &mut self.log {
                 log.push(LogEntry::Branch { from, to }, time);
             }
@@ -115,7 +115,7 @@ impl Cpu {
         match self.recorder.area().store(self, from, to) {
             Ok(Stored::Stored) if !logs && !last_branches => self.open_window(),
             Ok(Stored::Stored) => {}
-            Ok(Stored::StoredAndPmi) => self.performance_interrupt(),
+            Ok(Stored::StoredAndPmi) => self.performance_interrupt(source.class.ahead()),
             // The processor does not report a record that it drops.
             Err(_) => {}
         }

@@ -97,7 +97,8 @@ impl Cpu {
     }
 
     /// Time in nanoseconds. On [`Clock::Instructions`] it is that of the start of the current
-    /// block.
+    /// block, which is the instruction's own where anything observes it: see
+    /// `decode::begins_block` and `Fault::Device`.
     #[inline]
     pub fn now(&self) -> u64 {
         match self.clock {

@@ -73,12 +73,15 @@ pub struct Cpu {
     /// work.
     pub(crate) icount: u64,
     /// The run loop leaves the fast path at the first block boundary where `icount` has reached
-    /// this value.
+    /// this value: no block that begins below it passes the end of the run.
     pub(crate) limit: u64,
     /// The run loop returns when `icount` has reached this value.
     pub(crate) run_limit: u64,
     /// See [`PendingWork`].
     pub(crate) pending_work: PendingWork,
+    /// An access to a device aborts the instruction (see [`Fault::Device`]): it may not be the only
+    /// one of its block.
+    pub(crate) device_aborts: bool,
     /// Default operand and address size of the code segment.
     pub(crate) code_size: CodeSize,
     /// Bits of a linear address: 32 outside IA-32e mode.
@@ -131,7 +134,7 @@ pub struct Cpu {
     pub(crate) pending_db: u64,
     /// The breakpoint conditions that DR7 enables.
     pub(crate) breakpoints: Breakpoints,
-    /// The last instruction took a branch: set only while the processor steps on branches.
+    /// The current instruction has taken a branch: valid only while the processor steps.
     pub(crate) branched: bool,
     pub(crate) spin: SpinCount,
     /// Numbers that RDRAND has generated.
@@ -183,6 +186,7 @@ impl Cpu {
             limit: 0,
             run_limit: 0,
             pending_work: PendingWork::default(),
+            device_aborts: false,
             code_size: CodeSize::Bits64,
             linear_mask: u64::MAX,
             code_segment: (0, u32::MAX),

@@ -52,8 +52,8 @@ impl Cpu {
             // The result of a fetch from a device depends on the platform. #GP is precise. A
             // machine check would be imprecise, and fatal while CR4.MCE is clear.
             Fault::NonCanonical | Fault::Unexecutable => (vector::GP, Some(0)),
-            // The run loop handles a code write itself.
-            Fault::None | Fault::CodeWrite { .. } => return None,
+            // The run loop handles a code write and an access to a device itself.
+            Fault::None | Fault::CodeWrite { .. } | Fault::Device => return None,
         };
         Some(self.exception_event(vector, error))
     }

@@ -32,6 +32,10 @@ pub enum Fault {
         /// Guest-physical address of the write.
         gpa: u64,
     },
+    /// The instruction accesses a device, in a block that can have others. The run loop runs it
+    /// again, alone, so that the time of the access is that of the instruction, and what follows
+    /// from it, such as an interrupt, comes before the next instruction.
+    Device,
     /// An instruction fetch from an address that is not RAM.
     Unexecutable,
 }

@@ -49,7 +49,7 @@ impl Cpu {
     /// Enters the handler of an event. If it cannot, it sets a fault and changes nothing else. The
     /// new task of a handler behind a task gate can begin with a fault, too.
     pub(crate) fn deliver(&mut self, event: &Event) -> Result<Switched, Abort> {
-        let result = self.enter_handler(event);
+        let result = self.with_devices(|cpu| cpu.enter_handler(event));
         // The error code of a fault during delivery has EXT set if the event was external to the
         // program (SDM Vol. 3A 6.13).
         if result != Ok(Ok(()))

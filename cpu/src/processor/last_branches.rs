@@ -68,7 +68,7 @@ impl BranchClass {
     }
 
     /// Instructions in the block before it.
-    fn ahead(self) -> u8 {
+    pub(crate) fn ahead(self) -> u8 {
         (self.0 >> Self::AHEAD) as u8
     }
 

@@ -257,8 +257,9 @@ impl Cpu {
         self.check_aligned(la, size, alignment, privilege)?;
         self.check_canonical_end(la, size)?;
         for part in pages(la, size) {
-            if let Target::Ram(hit) = self.translate(part.la, Access::Write, privilege)? {
-                self.check_write_tracking(&hit, part.len)?;
+            match self.translate(part.la, Access::Write, privilege)? {
+                Target::Ram(hit) => self.check_write_tracking(&hit, part.len)?,
+                Target::Mmio(_) => self.check_device()?,
             }
         }
         Ok(())
@@ -290,6 +291,7 @@ impl Cpu {
                 // SAFETY: `translate` found RAM, and a part does not leave its page.
                 Target::Ram(hit) => unsafe { host_access::load_bytes(hit.host, dst) },
                 Target::Mmio(gpa) => {
+                    self.check_device()?;
                     let now = self.now();
                     for (i, chunk) in dst.chunks_mut(8).enumerate() {
                         self.platform.mmio_read(now, gpa + 8 * i as u64, chunk);
@@ -367,6 +369,23 @@ impl Cpu {
         } else {
             Err(self.abort(Fault::NonCanonical))
         }
+    }
+
+    /// Aborts an instruction that accesses a device, unless it runs alone.
+    fn check_device(&mut self) -> Result<(), Abort> {
+        match self.device_aborts {
+            true => Err(self.abort(Fault::Device)),
+            false => Ok(()),
+        }
+    }
+
+    /// Executes a part of an instruction that cannot be restarted, with accesses to devices. The
+    /// instruction is the only one of its block.
+    pub(crate) fn with_devices<R>(&mut self, part: impl FnOnce(&mut Self) -> R) -> R {
+        let aborts = std::mem::replace(&mut self.device_aborts, false);
+        let result = part(self);
+        self.device_aborts = aborts;
+        result
     }
 
     /// Prepares a write of `len` bytes at `hit`. In a write-tracked page it may change the fields

@@ -41,19 +41,19 @@ fn is_mtrr_type(t: u8) -> bool {
 impl Cpu {
     /// Reads an MSR for an accelerator on which the guest has executed RDMSR; `None`: #GP(0).
     pub fn read_msr(&mut self, number: u32) -> Option<u64> {
-        self.rdmsr(0, number).ok()
+        self.rdmsr(number).ok()
     }
 
     /// Writes an MSR for an accelerator on which the guest has executed WRMSR; `None`: #GP(0).
     pub fn write_msr(&mut self, number: u32, value: u64) -> Option<()> {
-        let done = self.wrmsr(0, number, value).ok();
+        let done = self.wrmsr(number, value).ok();
         // The instruction itself has not run here.
         self.load_counters();
         done
     }
 
-    /// RDMSR, `ahead` instructions into its block.
-    pub(crate) fn rdmsr(&mut self, ahead: u8, number: u32) -> Result<u64, Abort> {
+    /// RDMSR, with which a block begins.
+    pub(crate) fn rdmsr(&mut self, number: u32) -> Result<u64, Abort> {
         let Some((row, position)) = self.model.msr(number) else {
             return Err(self.gp(0));
         };
@@ -64,7 +64,7 @@ impl Cpu {
                 Some(value) => *value,
                 None => return Err(self.gp(0)),
             },
-            Kind::Pmu(register) => match self.read_pmu(ahead, register(position)) {
+            Kind::Pmu(register) => match self.read_pmu(0, register(position)) {
                 Some(value) => value,
                 None => return Err(self.gp(0)),
             },
@@ -85,14 +85,14 @@ impl Cpu {
             Kind::Efer => self.sys.efer,
             Kind::FsBase => self.seg_base(seg::FS),
             Kind::GsBase => self.seg_base(seg::GS),
-            Kind::Tsc => self.tsc(ahead),
+            Kind::Tsc => self.tsc(0),
             Kind::DebugCtl => self.recorder.debugctl(),
             Kind::DsArea => self.recorder.ds_area(),
             Kind::TscDeadline => match self.apic_rdmsr(number)? {
                 0 => 0,
                 deadline => {
                     let left = deadline.saturating_sub(self.now());
-                    self.tsc(ahead).wrapping_add(self.ticks(left))
+                    self.tsc(0).wrapping_add(self.ticks(left))
                 }
             },
             Kind::ApicBase | Kind::Apic => self.apic_rdmsr(number)?,
@@ -106,8 +106,8 @@ impl Cpu {
         }
     }
 
-    /// WRMSR, `ahead` instructions into its block, which it ends.
-    pub(crate) fn wrmsr(&mut self, ahead: u8, number: u32, value: u64) -> Result<(), Abort> {
+    /// WRMSR, with which a block begins and ends.
+    pub(crate) fn wrmsr(&mut self, number: u32, value: u64) -> Result<(), Abort> {
         let Some((row, position)) = self.model.msr(number) else {
             return Err(self.gp(0));
         };
@@ -148,7 +148,7 @@ impl Cpu {
                 None => return Err(self.gp(0)),
             },
             Kind::Pmu(register) => {
-                if self.write_pmu(ahead, register(position), value).is_none() {
+                if self.write_pmu(register(position), value).is_none() {
                     return Err(self.gp(0));
                 }
             }
@@ -168,13 +168,13 @@ impl Cpu {
             Kind::Tsc => {
                 self.tsc_offset = self
                     .tsc_offset
-                    .wrapping_add(value.wrapping_sub(self.tsc(ahead)));
+                    .wrapping_add(value.wrapping_sub(self.tsc(0)));
             }
             Kind::TscDeadline => {
-                let deadline = self.deadline(ahead, value);
-                self.apic_wrmsr(ahead, number, deadline)?;
+                let deadline = self.deadline(value);
+                self.apic_wrmsr(number, deadline)?;
             }
-            Kind::ApicBase | Kind::Apic => self.apic_wrmsr(ahead, number, value)?,
+            Kind::ApicBase | Kind::Apic => self.apic_wrmsr(number, value)?,
             Kind::DebugCtl => {
                 let before = self.recorder.tracing();
                 if self.recorder.set_debugctl(value).is_err() {
@@ -197,20 +197,22 @@ impl Cpu {
     }
 
     /// Time at which the TSC reaches `tsc`; 0 disarms the timer.
-    fn deadline(&self, ahead: u8, tsc: u64) -> u64 {
-        let now = self.now() + u64::from(ahead);
+    fn deadline(&self, tsc: u64) -> u64 {
         match tsc {
             0 => 0,
             _ => {
-                let ticks = tsc.saturating_sub(self.tsc(ahead));
-                now.saturating_add(self.nanoseconds(ticks)).max(1)
+                let ticks = tsc.saturating_sub(self.tsc(0));
+                self.now().saturating_add(self.nanoseconds(ticks)).max(1)
             }
         }
     }
 
-    fn apic_wrmsr(&mut self, ahead: u8, number: u32, value: u64) -> Result<(), Abort> {
-        let now = self.now() + u64::from(ahead);
-        if self.platform.apic_wrmsr(now, number, value).is_none() {
+    fn apic_wrmsr(&mut self, number: u32, value: u64) -> Result<(), Abort> {
+        if self
+            .platform
+            .apic_wrmsr(self.now(), number, value)
+            .is_none()
+        {
             return Err(self.gp(0));
         }
         self.after_bus();

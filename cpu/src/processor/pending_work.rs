@@ -145,9 +145,13 @@ impl Cpu {
     /// Whether work is due before the next block.
     #[inline(always)]
     pub(crate) fn is_due(&self) -> bool {
-        self.icount >= self.limit
-            || self.signals.get() & self.signal_mask != 0
-            || !self.pending_work.is_empty()
+        self.icount >= self.limit || self.is_signaled() || !self.pending_work.is_empty()
+    }
+
+    /// Whether a signal is raised that can be taken.
+    #[inline(always)]
+    pub(crate) fn is_signaled(&self) -> bool {
+        self.signals.get() & self.signal_mask != 0
     }
 
     /// Has the run loop return after this block: an access to a device may have changed deadlines
@@ -156,7 +160,7 @@ impl Cpu {
         self.pending_work.insert(VmmRequests::BUS);
         // The local APIC may accept now the interrupt that it has masked before.
         if self.pmu.asserts_interrupt {
-            self.performance_interrupt();
+            self.performance_interrupt(0);
         }
     }
 
@@ -174,11 +178,14 @@ impl Cpu {
         }
     }
 
-    /// Executes PAUSE. If the processor spins, the run loop returns, so that others can run.
-    pub(crate) fn pause(&mut self) {
-        if self.topology.count > 1 && self.spin.pause(self.icount) {
+    /// Executes PAUSE, `ahead` instructions into the current block. Returns whether the processor
+    /// spins: the block ends there, and the run loop returns, so that others can run.
+    pub(crate) fn pause(&mut self, ahead: u8) -> bool {
+        let spins = self.topology.count > 1 && self.spin.pause(self.icount + u64::from(ahead));
+        if spins {
             self.pending_work.insert(VmmRequests::SPINNING);
         }
+        spins
     }
 
     /// Whether a triple fault has shut the processor down.

@@ -154,6 +154,15 @@ impl Cpu {
         cause: Cause,
         old: &OldTask,
     ) -> Result<Switched, Abort> {
+        self.with_devices(|cpu| cpu.replace_task(task, cause, old))
+    }
+
+    fn replace_task(
+        &mut self,
+        task: &Task,
+        cause: Cause,
+        old: &OldTask,
+    ) -> Result<Switched, Abort> {
         let tr = task.tss.segment(task.selector);
         let layout = Layout::of(tr.ty());
         if tr.limit < layout.limit {

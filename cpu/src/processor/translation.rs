@@ -67,6 +67,11 @@ impl Cpu {
         if let Some(hit) = self.tlb.find(la, access, class) {
             return Ok(Target::Ram(hit));
         }
+        if access == Access::Execute
+            && let Some(hit) = self.tlb.find_fetched(la, class)
+        {
+            return Ok(Target::Ram(hit));
+        }
         if !canonical(la) {
             return Err(self.abort(Fault::NonCanonical));
         }
@@ -84,11 +89,17 @@ impl Cpu {
             write_tracked: access == Access::Write && self.is_write_tracked(walk.gpa),
             global: walk.global,
         };
-        if !self.watched(la, access) {
-            self.tlb.insert(la, access, class, hit);
-            if walk.large {
-                self.tlb.insert_large(la);
+        if access == Access::Execute {
+            if self.tlb.insert_fetched(la, class, hit) {
+                self.new_generation();
             }
+        } else if self.watched(la, access) {
+            return Ok(Target::Ram(hit));
+        } else {
+            self.tlb.insert(la, access, class, hit);
+        }
+        if walk.large {
+            self.tlb.insert_large(la);
         }
         Ok(Target::Ram(hit))
     }

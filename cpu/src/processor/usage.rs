@@ -3,8 +3,7 @@
 use crate::processor::cpu::Cpu;
 use crate::state::Usage;
 
-/// Counts instructions for [`Usage`]. A block that ends with a change of privilege counts for the
-/// new privilege level.
+/// Counts instructions for [`Usage`]. One that changes the privilege level counts for the new one.
 #[derive(Debug, Default)]
 pub(crate) struct Meter {
     /// Bit 0: CPL 3. Bit 1: branches are recorded.

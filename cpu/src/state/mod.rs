@@ -111,9 +111,6 @@ pub struct ArchState {
     /// The last instruction was MOV SS or POP SS: no debug trap and no instruction breakpoint
     /// before the next one either (SDM Vol. 3A 6.8.3).
     pub mov_ss_shadow: bool,
-    /// A branch was taken since the last single step, which DEBUGCTL.BTF waits for (SDM Vol. 3B
-    /// 17.4.3).
-    pub branched: bool,
     /// Running, halted, shut down or waiting.
     pub activity: Activity,
     /// The event that is delivered before the next instruction.

@@ -36,6 +36,7 @@ mod pmu;
 mod registers;
 mod regressions;
 mod segments;
+mod stops;
 mod system_calls;
 mod system_features;
 mod transfers;

@@ -95,9 +95,8 @@ fn aliases_with_different_next_pages_replace_a_block() {
     assert_eq!(soft.cpu.state().gpr[8], all);
 }
 
-/// A page-table entry changes without INVLPG. The processor learns of it when the entry has left
-/// the TLB: an access to a page with the same index takes its place. From then on, all jumps to an
-/// instruction that goes on in that page lead to the new code.
+/// A page-table entry changes, with INVLPG. From then on, all jumps to an instruction that goes on in
+/// that page lead to the new code.
 #[test]
 fn a_changed_translation_of_the_next_page_replaces_a_block() {
     const AT: u64 = PAGE + SIZE - 3;
@@ -122,6 +121,8 @@ fn a_changed_translation_of_the_next_page_replaces_a_block() {
             a.mov(rsi, page_table_entry(NEXT))?;
             a.mov(rdi, NEW_NEXT | MAPPED)?;
             a.mov(qword_ptr(rsi), rdi)?;
+            a.mov(rdx, NEXT)?;
+            a.invlpg(byte_ptr(rdx))?;
             for at in [UPPER + NEXT + 4, COLLIDES, AT] {
                 a.mov(rdx, at)?;
                 a.call(rdx)?;

@@ -111,19 +111,21 @@ impl MachineState {
 }
 
 impl Machine {
-    /// The state of the machine, between two runs.
+    /// The state of the machine, between two runs. The machine continues from it as one to which it
+    /// is restored.
     ///
     /// # Errors
     /// The machine runs on the host's time, or a device holds something that a state cannot
     /// contain, such as an open file of the host.
-    pub fn save(&self) -> Result<MachineState, MachineStateError> {
+    pub fn save(&mut self) -> Result<MachineState, MachineStateError> {
         if self.host_clock.is_some() {
             return Err(MachineStateError::HostTime);
         }
         let mut console = lock(&self.console);
         console.flush();
         let console = console.state();
-        let processors = self.vcpus.iter().map(|vcpu| vcpu.soft().cpu.state());
+        let processors = self.vcpus.iter_mut();
+        let processors = processors.map(|vcpu| vcpu.soft_mut().checkpoint());
         Ok(MachineState {
             processors: processors.collect(),
             model: self.model().to_owned(),

@@ -266,8 +266,9 @@ fn in_a_sandbox() {
     machine.sandbox = Some(Sandbox::new(Access::ReadOnly, false));
     let output = |machine: &Machine| lock(&machine.console).tail();
 
-    // The first exit is after the first character.
+    // One nanosecond is one instruction.
     assert_eq!(machine.run_until(1, &mut observer).unwrap(), None);
+    assert_eq!(machine.now(), 1);
     assert!(output(&machine).len() < TEXT.len());
     let state = machine.save().unwrap();
     machine.restore(&state).unwrap();

@@ -52,9 +52,9 @@ impl Schedule {
 }
 
 impl Machine {
-    /// Runs the guest until it ends the run, or until the first exit of a processor at or after
-    /// virtual time `pause` in ns. Returns `None` in the latter case: the next call continues as if
-    /// there had been no pause.
+    /// Runs the guest until it ends the run, or until virtual time `pause` in ns, which an idle
+    /// guest skips. Returns `None` in the latter case: the next call continues as if there had been
+    /// no pause.
     pub(super) fn run_on_virtual_time(
         &mut self,
         pause: u64,
@@ -66,7 +66,7 @@ impl Machine {
         }
         loop {
             let deadline = self.board.next_deadline().unwrap_or(u64::MAX);
-            let exit = self.run_turn(deadline)?;
+            let exit = self.run_turn(deadline.min(pause))?;
             match exit {
                 Exit::Shutdown => return Err(self.status().shut_down()),
                 Exit::Kick => self.status().take_events(observer)?,

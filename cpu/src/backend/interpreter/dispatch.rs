@@ -76,6 +76,13 @@ impl Ops {
         self.0.last().map_or(0, |end| end.insn.imm)
     }
 
+    /// Number of instructions: so many retire if none of them jumps.
+    pub fn instructions(&self) -> u64 {
+        self.0
+            .last()
+            .map_or(0, |end| u64::from(end.insn.ordinal) + 1)
+    }
+
     /// Number of operations.
     pub fn count(&self) -> usize {
         self.0.len()

@@ -49,6 +49,9 @@ pub(crate) fn block(cpu: &Cpu, bytes: &[u8], longest: u8) -> Option<Lowered> {
         let ops = &mut lowered.ops;
         let (first, operand) = (ops.len().wrapping_sub(1), forwarded.operand);
         let insn = decode::insn(cpu.code_size, &decoded, lowered.len as u16, count);
+        if count > 0 && decode::begins_block(&decoded, &insn) {
+            break;
+        }
         push(cpu, &decoded, insn, ops, &mut forwarded);
         if let Some(op) = ops.get_mut(first)
             && let Some(run) = fused::select(&previous, &decoded, operand)

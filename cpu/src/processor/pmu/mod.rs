@@ -5,8 +5,8 @@
 //! No event is counted by itself. The run loop knows how many instructions have retired. A counter
 //! is brought up to date when it is read, and at the first instruction boundary after a change of
 //! privilege. Only branches have a run loop of their own, which runs while a counter counts them.
-//! An overflow that interrupts is a deadline: blocks run as long as they cannot reach it, and then
-//! single instructions.
+//! An overflow that interrupts is a deadline, as the end of a run is: no block runs that would pass
+//! it.
 //!
 //! What is counted:
 //!
@@ -267,7 +267,7 @@ impl Cpu {
         let stays = matches!(counters.registers, Registers::NetBurst { .. });
         self.pmu.asserts_interrupt |= interrupt && stays;
         if interrupt {
-            self.performance_interrupt();
+            self.performance_interrupt(ahead);
         }
         if std::mem::take(&mut self.pmu.freezes) {
             self.pending_work.remove(ArchEvents::COUNTERS);
@@ -330,10 +330,16 @@ impl Cpu {
         self.update_limit();
     }
 
-    /// Lets blocks run as long as they reach neither the end of the run nor an overflow.
+    /// Lets blocks run as long as none can pass the end of the run or an overflow.
     fn update_limit(&mut self) {
-        let blocks = self.pmu.due.saturating_sub(u64::from(MAX_BLOCK) - 1);
-        self.limit = self.run_limit.min(blocks);
+        let exact = self.run_limit.min(self.pmu.due);
+        self.limit = exact.saturating_sub(u64::from(MAX_BLOCK) - 1);
+    }
+
+    /// Instructions that may retire before the end of the run or an overflow.
+    pub(crate) fn left_to_limit(&self) -> u64 {
+        let exact = self.run_limit.min(self.pmu.due);
+        exact.saturating_sub(self.icount)
     }
 
     /// Prepares a run, which ends when `limit` instructions have retired.
@@ -365,12 +371,13 @@ impl Cpu {
 
     /// Signals a performance-monitoring interrupt of a counter or of the Branch Trace Store, and
     /// freezes what DEBUGCTL selects (Vol. 3B 17.4.7). The counters continue to the end of the
-    /// instruction.
-    pub(crate) fn performance_interrupt(&mut self) {
+    /// instruction, which has so many `ahead` of it in the current block.
+    pub(crate) fn performance_interrupt(&mut self, ahead: u8) {
         if self.recorder.freeze_on_pmi() {
             self.pmu.freezes = true;
             self.pending_work.insert(ArchEvents::COUNTERS);
         }
-        self.platform.performance_interrupt(self.now());
+        let now = self.now() + u64::from(ahead);
+        self.platform.performance_interrupt(now);
     }
 }

@@ -46,9 +46,8 @@ impl Cpu {
         })
     }
 
-    /// Writes a register by a WRMSR that has so many instructions `ahead` of it in the current
-    /// block. `None`: #GP(0).
-    pub(crate) fn write_pmu(&mut self, ahead: u8, register: PmuRegister, value: u64) -> Option<()> {
+    /// Writes a register by a WRMSR, with which the current block begins. `None`: #GP(0).
+    pub(crate) fn write_pmu(&mut self, register: PmuRegister, value: u64) -> Option<()> {
         let Counters {
             mask,
             fixed_ctrl,
@@ -71,7 +70,7 @@ impl Cpu {
         if value & !writable != 0 || !self.has_pmu_register(register) {
             return None;
         }
-        self.count_events(ahead + 1);
+        self.count_events(1);
         let extended = value as u32 as i32 as u64 & mask;
         let pmu = &mut self.msr.pmu;
         match register {

@@ -4,9 +4,10 @@
 use super::bench::Bench;
 use super::{A, D, FRAME, FULL, LA, LARGE_FRAME, OLD, P, PD, PS, PT, Size, U, error, map_page};
 use crate::common::records::check_and;
-use crate::common::{DATA, Guest, KERNEL};
+use crate::common::{DATA, Guest, KERNEL, page_table_entry, run_to_halt};
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
+use vbts_cpu::NativeOptions;
 use vbts_cpu::state::gpr::{RAX, RBX};
 use vbts_cpu::state::vector::PF;
 use vbts_cpu::state::{Activity, cr4, gpr};
@@ -256,4 +257,62 @@ fn invlpg_invalidates_a_whole_large_page() {
     let before = g.read(0x3000) & 0xFF;
     g.run();
     assert_eq!(g.soft.cpu.gpr[gpr::RBX], before);
+}
+
+/// Code is translated again only after a flush, whatever other code runs: so native code, which is
+/// looked up more rarely, fetches from the same pages.
+#[test]
+fn a_translation_of_code_stays_until_it_is_flushed() {
+    const CODE: u64 = 0x3_0000;
+    const OTHER: u64 = 0x3_1000;
+    /// The same page in an entry of the TLB that is in the same place.
+    const UPPER: u64 = 0xFFFF_8000_0000_0000 + CODE;
+    const SECOND: u64 = 16;
+    for threshold in [u32::MAX, 1] {
+        let mut g = Guest::kernel(|a| {
+            let call = |a: &mut CodeAssembler, target: u64| {
+                a.mov(rdx, target)?;
+                a.call(rdx)
+            };
+            // Both blocks become native code, of which a look-up of one makes the other valid.
+            call(a, CODE)?;
+            call(a, CODE + SECOND)?;
+            a.mov(rax, cr3)?;
+            a.mov(cr3, rax)?;
+            call(a, CODE)?;
+            a.mov(rsi, page_table_entry(CODE))?;
+            a.mov(qword_ptr(rsi), (OTHER | 3) as i32)?;
+            call(a, UPPER)?;
+            a.mov(r8, rax)?;
+            call(a, CODE + SECOND)?;
+            a.mov(r9, rax)?;
+            a.mov(rax, CODE)?;
+            a.invlpg(byte_ptr(rax))?;
+            call(a, CODE + SECOND)?;
+            a.mov(r10, rax)?;
+            a.hlt()
+        });
+        g.mirror(UPPER);
+        for (at, value) in [(CODE, 1), (OTHER, 11)] {
+            for (offset, value) in [(0, value), (SECOND, value + 1)] {
+                g.assemble(at + offset, |a| {
+                    a.mov(eax, value)?;
+                    a.ret()
+                });
+            }
+        }
+        let mut soft = g.second_processor();
+        soft.translate_blocks(NativeOptions {
+            threshold,
+            ..NativeOptions::default()
+        })
+        .unwrap();
+        run_to_halt(&mut soft);
+        assert_eq!(soft.native_code().blocks > 0, threshold == 1);
+        assert_eq!(
+            [8, 9, 10].map(|n| soft.cpu.gpr[n]),
+            [11, 2, 12],
+            "{threshold}"
+        );
+    }
 }

@@ -1,0 +1,147 @@
+//! Translations of instruction fetches: all since the last flush.
+//!
+//! How often an instruction fetch is translated depends on what is decoded, linked and translated
+//! to native code, which no guest may observe. But a guest can observe a translation: it sets the
+//! accessed flag, and after a change of the page tables without INVLPG it shows which of the two
+//! entries is in use (SDM Vol. 3A 4.10.2.3, 4.10.4). So the translation of a page, once made, stays
+//! until it is flushed, whatever other code runs.
+
+use std::collections::BTreeMap;
+
+use crate::mmu::access::Privilege;
+use crate::mmu::tlb::{Hit, LARGE_SHIFT};
+
+/// Upper bound on the pages: those of 128 MBytes of code.
+const MAX_PAGES: usize = if cfg!(test) { 8 } else { 1 << 15 };
+
+/// The translation of a page.
+#[derive(Debug, Clone, Copy)]
+struct Page {
+    gpa: u64,
+    /// Host address minus linear address, modulo 2^64.
+    addend: u64,
+    /// It survives a write to CR3.
+    global: bool,
+    /// The number of flushes of its kind when it was made.
+    flushes: u64,
+}
+
+/// The pages from which instructions have been fetched since the last flush.
+#[derive(Debug, Default)]
+pub(crate) struct FetchedPages {
+    /// By [`key`]; those of before a flush, too.
+    pages: BTreeMap<u64, Page>,
+    /// Numbers of flushes of all pages, and of those that are not global.
+    flushes: u64,
+    local_flushes: u64,
+}
+
+/// Number of the page of `la`, and whether the access is that of CPL 3.
+fn key(la: u64, privilege: Privilege) -> u64 {
+    la >> 12 << 1 | u64::from(privilege.is_user())
+}
+
+impl FetchedPages {
+    /// The number of flushes that have flushed such a page.
+    fn flushes(&self, global: bool) -> u64 {
+        match global {
+            true => self.flushes,
+            false => self.local_flushes,
+        }
+    }
+
+    /// The translation of `la`.
+    pub fn find(&self, la: u64, privilege: Privilege) -> Option<Hit> {
+        let page = self.pages.get(&key(la, privilege))?;
+        (page.flushes == self.flushes(page.global)).then(|| Hit {
+            host: page.addend.wrapping_add(la) as *mut u8,
+            gpa: page.gpa | la & 0xFFF,
+            write_tracked: false,
+            global: page.global,
+        })
+    }
+
+    /// Enters the translation of `la`. If there are too many, all others are removed. Returns
+    /// whether they are.
+    pub fn insert(&mut self, la: u64, privilege: Privilege, hit: Hit) -> bool {
+        let page = Page {
+            gpa: hit.gpa & !0xFFF,
+            addend: (hit.host as u64).wrapping_sub(la),
+            global: hit.global,
+            flushes: self.flushes(hit.global),
+        };
+        let key = key(la, privilege);
+        let is_full = self.pages.len() >= MAX_PAGES && !self.pages.contains_key(&key);
+        if is_full {
+            self.pages.clear();
+        }
+        self.pages.insert(key, page);
+        is_full
+    }
+
+    /// Flushes all pages, or with `keep_global` those that are not global.
+    pub fn flush(&mut self, keep_global: bool) {
+        self.local_flushes += 1;
+        self.flushes += u64::from(!keep_global);
+    }
+
+    /// Flushes the page of `la`, or all that may be in the same large page.
+    pub fn flush_page(&mut self, la: u64, large: bool) {
+        if large {
+            const SHIFT: u32 = LARGE_SHIFT - 12 + 1;
+            let region = la >> LARGE_SHIFT;
+            self.pages.retain(|key, _| key >> SHIFT != region);
+        } else {
+            for privilege in [Privilege::Supervisor, Privilege::User] {
+                self.pages.remove(&key(la, privilege));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CPL0: Privilege = Privilege::Supervisor;
+
+    fn hit(gpa: u64, global: bool) -> Hit {
+        Hit {
+            host: std::ptr::without_provenance_mut(0x7123),
+            gpa,
+            write_tracked: false,
+            global,
+        }
+    }
+
+    #[test]
+    fn a_page_stays_until_it_is_flushed() {
+        let mut pages = FetchedPages::default();
+        let la = 0xFFFF_FFFF_8123_4123;
+        pages.insert(la, CPL0, hit(0x5123, false));
+        pages.insert(0x1000, CPL0, hit(0x6000, true));
+        let found = pages.find(la - 3, CPL0).unwrap();
+        assert_eq!((found.gpa, found.host.addr()), (0x5120, 0x7120));
+        assert!(
+            pages.find(la, Privilege::User).is_none() && pages.find(la + 0x1000, CPL0).is_none()
+        );
+        pages.flush_page(la ^ 0x1000, false);
+        assert!(pages.find(la, CPL0).is_some());
+        pages.flush(true);
+        assert!(pages.find(la, CPL0).is_none() && pages.find(0x1000, CPL0).is_some());
+        pages.insert(la, CPL0, hit(0x7000, false));
+        pages.flush_page(la ^ 0x1000, true);
+        assert!(pages.find(la, CPL0).is_none() && pages.find(0x1000, CPL0).is_some());
+        pages.flush(false);
+        assert!(pages.find(0x1000, CPL0).is_none());
+    }
+
+    #[test]
+    fn their_number_is_bounded() {
+        let mut pages = FetchedPages::default();
+        let full = (0..=MAX_PAGES as u64).map(|n| pages.insert(n << 12, CPL0, hit(0, false)));
+        assert_eq!(full.filter(|full| *full).count(), 1);
+        assert!(pages.find(0, CPL0).is_none());
+        assert!(pages.find((MAX_PAGES as u64) << 12, CPL0).is_some());
+    }
+}
