@@ -207,6 +207,29 @@ fn with_btf_only_branches_trap_and_the_trap_clears_it() {
 }
 
 #[test]
+fn with_btf_a_branch_before_tf_is_set_does_not_trap() {
+    const TR_AND_BTS: u64 = 0xC0;
+    let mut g = Guest::kernel(|a| {
+        let (mut next, mut on) = (a.create_label(), a.create_label());
+        // The first record of a window takes the slow path, as do all with BTF.
+        a.jmp(next)?;
+        a.set_label(&mut next)?;
+        a.push(0x102)?;
+        a.popfq()?;
+        a.nop()?;
+        a.nop()?;
+        a.jmp(on)?;
+        a.set_label(&mut on)?;
+        a.hlt()
+    });
+    collect_traps(&mut g);
+    g.trace(TR_AND_BTS | BTF, 100);
+    g.run();
+    let after_jump = KERNEL + 2 + 6 + 2 + 2;
+    assert_eq!(traps(&g)[..1], [after_jump]);
+}
+
+#[test]
 fn int3_returns_to_the_next_instruction() {
     let mut g = Guest::user(|a| a.int3());
     g.gate(
