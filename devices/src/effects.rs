@@ -14,5 +14,8 @@ bitflags! {
         const DMA = 1 << 1;
         /// The host has work: there is output, room for input, or a request to end the run.
         const HOST = 1 << 2;
+        /// A virtio device has used a part of its budget: the machine has to grant a new one
+        /// ([`VirtioTransport::grant_budget`](crate::virtio::mmio::VirtioTransport::grant_budget)).
+        const BUDGET = 1 << 3;
     }
 }

@@ -8,7 +8,7 @@ pub use state::BoardState;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, TryLockError};
 
 use thiserror::Error;
 use vbts_cpu::Signals;
@@ -86,6 +86,8 @@ pub struct Board {
     virtio: Vec<Arc<Mutex<dyn VirtioTransport>>>,
     /// A device has had work for the host: see [`Effects::HOST`].
     host_work: AtomicBool,
+    /// A virtio device has used a part of its budget: see [`Effects::BUDGET`].
+    budget_used: AtomicBool,
 }
 
 impl Board {
@@ -161,6 +163,7 @@ impl Board {
             guest_clock: GuestClock::default(),
             virtio: Vec::new(),
             host_work: AtomicBool::new(false),
+            budget_used: AtomicBool::new(false),
         })
     }
 
@@ -321,12 +324,24 @@ impl Board {
         earliest.filter(|at| *at < MAX_DEADLINE)
     }
 
-    /// Brings all devices up to `now`.
+    /// Brings all devices up to `now`, between two runs of a processor. Virtio devices that have
+    /// used up their budgets go on with new ones.
     pub fn tick(&self, now: u64) {
         // `apply` locks the interrupt controllers again, so no lock may be held by then.
         let mut effects = lock(&self.pit).tick(now);
         effects |= lock(&self.rtc).tick(now);
         effects |= lock(&self.chip).tick(now);
+        if self.budget_used.swap(false, Ordering::Relaxed) {
+            for device in &self.virtio {
+                // A processor in a thread of its own may use the device now, for long if the host
+                // blocks it. It reports that use at its end.
+                effects |= match device.try_lock() {
+                    Ok(mut device) => device.grant_budget(now),
+                    Err(TryLockError::Poisoned(device)) => device.into_inner().grant_budget(now),
+                    Err(TryLockError::WouldBlock) => Effects::BUDGET,
+                };
+            }
+        }
         self.apply(effects);
     }
 
@@ -344,6 +359,9 @@ impl Board {
         }
         if effects.contains(Effects::HOST) {
             self.host_work.store(true, Ordering::Relaxed);
+        }
+        if effects.contains(Effects::BUDGET) {
+            self.budget_used.store(true, Ordering::Relaxed);
         }
         if effects.contains(Effects::INTERRUPTS) {
             self.update_signals();

@@ -1,9 +1,10 @@
 //! String instructions: MOVS, STOS, LODS, CMPS, SCAS, with REP.
 //!
 //! A repeated instruction is one operation, which can be interrupted: when the iterations that are
-//! left are a multiple of [`CHUNK`] it stops and leaves RIP unchanged, as the manual allows after
-//! each iteration (SDM Vol. 2B, REP). So where it stops does not depend on where it was restarted,
-//! as after a write to decoded code, which no guest can observe.
+//! left are a multiple of [`CHUNK`], and after one that accesses a device, it stops and leaves RIP
+//! unchanged, as the manual allows after each iteration (SDM Vol. 2B, REP). So where it stops does
+//! not depend on where it was restarted, as after a write to decoded code, which no guest can
+//! observe.
 
 use iced_x86::Code;
 
@@ -12,7 +13,7 @@ use crate::insn::{Abort, Exec, Flow, Insn, seg};
 use crate::mmu::access::Access;
 use crate::mmu::host_access;
 use crate::processor::cpu::Cpu;
-use crate::processor::pending_work::ArchEvents;
+use crate::processor::pending_work::{ArchEvents, VmmRequests};
 use crate::state::flags::Lazy;
 use crate::state::gpr::{RAX, RCX, RDI, RSI};
 use crate::state::int::Int;
@@ -251,6 +252,10 @@ fn repeat<S: Step, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
         done += 1;
         if !more {
             return Ok(Flow::Next);
+        }
+        // The device may have much to do, for which the time limit has to wait.
+        if cpu.pending_work.contains(VmmRequests::BUS) {
+            break;
         }
     }
     if cpu.index(insn, RCX) == 0 {

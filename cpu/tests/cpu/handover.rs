@@ -3,7 +3,7 @@
 
 use crate::common::{DATA, Guest, KERNEL, USER, handler};
 use iced_x86::code_asm::*;
-use vbts_cpu::state::gpr::{RAX, RBX, RDX};
+use vbts_cpu::state::gpr::{RAX, RBX, RCX, RDI, RDX, RSI};
 use vbts_cpu::state::vector::{DB, GP, NMI, UD};
 use vbts_cpu::state::{Activity, PendingEvent};
 use vbts_cpu::{Clock, Exit, HostClock, Signals, Topology};
@@ -313,6 +313,36 @@ fn the_software_cpu_executes_an_instruction_that_kvm_cannot_emulate() {
         assert_eq!(g.soft.cpu.x87.st(0) >> 64, 0xFFFF);
         if let (Some(before), Some(after)) = (before, g.soft.handovers()) {
             assert_eq!(after.emulated - before.emulated, 2);
+        }
+    }
+}
+
+#[test]
+fn a_repeated_instruction_returns_to_the_run_loop_after_an_access_to_a_device() {
+    type Program = fn(&mut CodeAssembler) -> Result<(), iced_x86::IcedError>;
+    const COUNT: u64 = 100;
+    let programs: [Program; 4] = [
+        |a| a.rep().stosd(),
+        |a| a.rep().movsd(),
+        |a| a.rep().lodsd(),
+        |a| a.repne().scasd(),
+    ];
+    for program in programs {
+        let mut g = Guest::kernel(|a| {
+            program(a)?;
+            a.hlt()
+        });
+        map_device(&mut g);
+        g.update(|s| {
+            (s.gpr[RSI], s.gpr[RDI]) = (DEVICE, DEVICE);
+            s.gpr[RCX] = COUNT;
+        });
+        g.soft.soft_only("KVM repeats an access by itself");
+        let start = g.soft.cpu.instructions();
+        for n in 1..COUNT {
+            assert_eq!(g.soft.run(u64::MAX), Exit::Bus);
+            assert_eq!(g.soft.cpu.gpr[RCX], COUNT - n);
+            assert_eq!(g.soft.cpu.instructions(), start + n);
         }
     }
 }

@@ -68,6 +68,10 @@ pub trait VirtioTransport: Send + fmt::Debug {
     /// The device holds something that a state cannot contain.
     fn state(&self) -> Result<VirtioState, StateError>;
 
+    /// Grants a new budget of work, and lets the device go on at virtual time `now` if the last one
+    /// was used up. The machine calls it each time a processor's run loop has returned.
+    fn grant_budget(&mut self, now: u64) -> Effects;
+
     /// Puts the device, its transport and its queues into `state`.
     ///
     /// # Errors
@@ -110,13 +114,25 @@ impl<D: VirtioDevice> MmioTransport<D> {
         &mut self.device
     }
 
-    /// Lets the device continue when host input has arrived or an output sink has room again.
+    /// Lets the device continue when host input has arrived or an output sink has room again. The
+    /// machine calls it between two runs of a processor, so that it also grants a budget.
     pub fn poll(&mut self) -> Effects {
+        self.grant_budgets();
+        self.serve()
+    }
+
+    /// Grants a budget to each queue. Returns whether the device has to go on with one of them.
+    fn grant_budgets(&mut self) -> bool {
+        let queues = self.queues.iter_mut();
+        queues.fold(false, |throttled, queue| queue.grant_budget() | throttled)
+    }
+
+    /// Serves the queues within their budgets.
+    fn serve(&mut self) -> Effects {
         if !self.is_running() {
             return Effects::empty();
         }
         let mut effects = Effects::empty();
-        self.queues.iter_mut().for_each(VirtQueue::grant_budget);
         if self.device.process(&mut self.queues, &self.ram).is_err() {
             effects |= self.needs_reset();
         }
@@ -125,7 +141,10 @@ impl<D: VirtioDevice> MmioTransport<D> {
                 self.registers.interrupt_status |= INTERRUPT_USED_BUFFER;
             }
             if queue.take_served() {
-                effects |= Effects::DMA | Effects::HOST;
+                effects |= Effects::DMA | Effects::HOST | Effects::BUDGET;
+            }
+            if queue.is_throttled() {
+                effects |= Effects::HOST | Effects::BUDGET;
             }
         }
         effects | self.update_irq()
@@ -205,7 +224,7 @@ impl<D: VirtioDevice> MmioTransport<D> {
                 };
             }
             reg::QUEUE_SEL => self.registers.queue_sel = value,
-            reg::QUEUE_NOTIFY => return self.poll(),
+            reg::QUEUE_NOTIFY => return self.serve(),
             reg::INTERRUPT_ACK => {
                 self.registers.interrupt_status &= !value;
                 return self.update_irq();
@@ -274,7 +293,7 @@ impl<D: VirtioDevice> MmioTransport<D> {
         if started {
             self.device.start(self.registers.driver_features);
             // Input or control messages may be waiting for the driver.
-            return self.poll() | Effects::HOST;
+            return self.serve() | Effects::HOST;
         }
         Effects::empty()
     }
@@ -302,6 +321,14 @@ impl<D: VirtioDevice> VirtioTransport for MmioTransport<D> {
             queues: self.queues.iter().map(VirtQueue::state).collect(),
             device: self.device.state()?,
         })
+    }
+
+    fn grant_budget(&mut self, now: u64) -> Effects {
+        if !self.grant_budgets() {
+            return Effects::empty();
+        }
+        self.device.advance_to(now);
+        self.serve()
     }
 
     fn restore(&mut self, state: &VirtioState) -> Result<(), StateError> {

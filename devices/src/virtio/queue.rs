@@ -17,8 +17,8 @@ const MAX_SEGMENTS: usize = 1024;
 /// memory, so the size of RAM is not a bound.
 const MAX_CHAIN_BYTES: u64 = 4 << 20;
 
-/// Most bytes of all chains that a device takes before the driver runs again: what the time limit
-/// may have to wait for. A driver that keeps to a device's limits has less outstanding.
+/// Most bytes of all chains of a queue that a device takes before the run loop of the processor has
+/// looked at its limit and at signals again: what the time limit may have to wait for.
 pub(super) const MAX_BYTES_AT_ONCE: u64 = 128 << 20;
 
 const VRING_AVAIL_F_NO_INTERRUPT: u16 = 1;
@@ -47,10 +47,12 @@ pub struct VirtQueue {
     interrupt: bool,
     /// A chain was taken or completed: guest memory may have been written.
     served: bool,
-    /// Chains that may still be taken before the driver runs again.
+    /// Chains that may still be taken before the next [`Self::grant_budget`].
     budget: u16,
-    /// Bytes that chains may still have before the driver runs again. The last one may have more.
+    /// Bytes that chains may still have before that. The last one may have more.
     bytes: u64,
+    /// The device has asked for a chain when the budget was used up. It goes on with the next one.
+    throttled: bool,
 }
 
 impl VirtQueue {
@@ -59,8 +61,9 @@ impl VirtQueue {
             queue: Queue::new(max_size)?,
             interrupt: false,
             served: false,
-            budget: 0,
-            bytes: 0,
+            budget: max_size,
+            bytes: MAX_BYTES_AT_ONCE,
+            throttled: false,
         })
     }
 
@@ -83,6 +86,7 @@ impl VirtQueue {
             used_ring: queue.used_ring,
             next_available: queue.next_avail,
             next_used: queue.next_used,
+            throttled: self.throttled,
         }
     }
 
@@ -108,18 +112,28 @@ impl VirtQueue {
             queue,
             interrupt: false,
             served: false,
-            budget: 0,
-            bytes: 0,
+            budget: self.queue.max_size(),
+            bytes: MAX_BYTES_AT_ONCE,
+            throttled: state.throttled,
         })
     }
 
-    /// Allows as many chains as the ring has entries, with [`MAX_BYTES_AT_ONCE`] bytes. A correct
-    /// driver does not have more outstanding. A driver that places its rings over each other or
-    /// over its buffers could make the device itself add to them without end, and one that makes
-    /// the same long chain available many times could occupy the device beyond the time limit.
-    pub(super) fn grant_budget(&mut self) {
-        self.budget = self.queue.size();
+    /// Allows as many chains as the longest ring has entries, with [`MAX_BYTES_AT_ONCE`] bytes.
+    /// Returns whether the device has to go on with what the last budget did not allow.
+    ///
+    /// A driver that places its rings over each other or over its buffers could make the device
+    /// itself add to them without end, and one that makes the same long chain available many times,
+    /// or notifies the device with each instruction of a block, could occupy the processor beyond
+    /// the time limit.
+    pub(super) fn grant_budget(&mut self) -> bool {
+        self.budget = self.queue.max_size();
         self.bytes = MAX_BYTES_AT_ONCE;
+        std::mem::take(&mut self.throttled)
+    }
+
+    /// Whether the device waits for the next budget.
+    pub(super) fn is_throttled(&self) -> bool {
+        self.throttled
     }
 
     /// Whether an interrupt has become due since the last call.
@@ -135,11 +149,17 @@ impl VirtQueue {
     pub(super) fn reset(&mut self) {
         self.queue.reset();
         self.interrupt = false;
+        // The budget stays: resets do not earn one.
+        self.throttled = false;
     }
 
     /// Takes the next chain that the driver has made available.
     pub fn pop(&mut self, ram: &GuestRam) -> Result<Option<Chain>, QueueError> {
-        if !self.queue.ready() || self.budget == 0 || self.bytes == 0 {
+        if !self.queue.ready() {
+            return Ok(None);
+        }
+        if self.budget == 0 || self.bytes == 0 {
+            self.throttled = true;
             return Ok(None);
         }
         let Some(descriptors) = self.queue.iter(ram)?.next() else {

@@ -194,7 +194,14 @@ impl<D: VirtioDevice> Driver<D> {
         }
     }
 
+    /// Notifies the device by an instruction after which the run loop returns.
     pub fn notify(&mut self, queue: usize) {
+        self.notify_in_block(queue);
+        self.device.grant_budget(0);
+    }
+
+    /// Notifies the device by an instruction after which the same block goes on.
+    pub fn notify_in_block(&mut self, queue: usize) {
         self.set(0x050, queue as u32);
     }
 

@@ -1,5 +1,7 @@
 //! The state of all devices.
 
+use std::sync::atomic::Ordering;
+
 use serde::{Deserialize, Serialize};
 use vbts_devices::irqchip::IrqChipState;
 use vbts_devices::pit::PitState;
@@ -73,6 +75,8 @@ impl Board {
         self.reset.restore(state.reset_requested);
         self.exit.restore(state.exit_status);
         self.power.restore(state.off);
+        // A device may wait for its next budget.
+        self.budget_used.store(true, Ordering::Relaxed);
         self.update_signals();
         Ok(())
     }

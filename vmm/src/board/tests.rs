@@ -94,6 +94,88 @@ fn devices_report_their_effects() {
     assert_eq!(platform.signals().get(), Signals::DMA);
 }
 
+/// A virtqueue of an entropy device, whose driver makes the same page available again and again:
+/// descriptors, available ring, used ring, page.
+const QUEUE: [u64; 4] = [0x1000, 0x2000, 0x3000, 0x4000];
+
+/// A board with an entropy device, which is running.
+fn board_with_entropy() -> VcpuPlatform {
+    use vm_memory::{Bytes, GuestAddress};
+    let (mut board, _) = board_of(1);
+    board.add_entropy(Source::Fixed(1)).unwrap();
+    let platform = VcpuPlatform::new(Arc::new(board), 0);
+    let memory = &platform.board().memory;
+    let [descriptors, available, used, page] = QUEUE;
+    memory.write_obj(page, GuestAddress(descriptors)).unwrap();
+    // 16 bytes, which the device writes.
+    let flags = 2u64 << 32 | 16;
+    memory
+        .write_obj(flags, GuestAddress(descriptors + 8))
+        .unwrap();
+    // All entries of the ring name it, and are available.
+    memory
+        .write_obj(16u16, GuestAddress(available + 2))
+        .unwrap();
+    for (register, value) in [
+        (0x070, 3),
+        (0x024, 1),
+        (0x020, 1),
+        (0x070, 0xB),
+        (0x038, 16),
+        (0x080, descriptors),
+        (0x090, available),
+        (0x0A0, used),
+        (0x044, 1),
+        (0x070, 0xF),
+    ] {
+        write_virtio(&platform, register, value as u32);
+    }
+    platform
+}
+
+fn write_virtio(platform: &VcpuPlatform, register: u64, value: u32) {
+    platform.mmio_write(0, VIRTIO_BASE + register, &value.to_le_bytes());
+}
+
+#[test]
+fn a_virtio_device_works_within_a_budget_until_the_run_loop_returns() {
+    use vm_memory::{Bytes, GuestAddress};
+    let platform = board_with_entropy();
+    let board = platform.board();
+    let [_, available, used, _] = QUEUE;
+    let index = |at: u64| board.memory.read_obj::<u16>(GuestAddress(at + 2)).unwrap();
+    let make_available = |n: u16| {
+        let at = GuestAddress(available + 2);
+        board.memory.write_obj(n, at).unwrap();
+    };
+    assert_eq!(index(used), 16, "served when the driver was ready");
+    // Notifications of one block.
+    make_available(32);
+    (0..48).for_each(|_| write_virtio(&platform, 0x050, 0));
+    assert_eq!(index(used), 16);
+    // Each return of the run loop lets the device go on, without a notification.
+    board.tick(0);
+    assert_eq!(index(used), 32);
+    make_available(48);
+    board.tick(0);
+    assert_eq!(index(used), 48);
+    // It has done all, and waits for a notification.
+    board.tick(0);
+    make_available(56);
+    board.tick(0);
+    assert_eq!(index(used), 48);
+    write_virtio(&platform, 0x050, 0);
+    assert_eq!(index(used), 56);
+    // It goes on after a restore, too.
+    make_available(72);
+    write_virtio(&platform, 0x050, 0);
+    assert_eq!(index(used), 64);
+    let state = board.state().unwrap();
+    board.restore(&state).unwrap();
+    board.tick(0);
+    assert_eq!(index(used), 72);
+}
+
 #[test]
 fn a_processor_starts_another() {
     let (board, _) = board_of(2);

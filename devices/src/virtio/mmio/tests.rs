@@ -303,10 +303,46 @@ fn the_work_for_a_notification_is_bounded() {
     let mut d = Driver::new(SelfFeeding(0));
     d.start();
     d.make_available(0, 0);
-    d.notify(0);
+    // However often a block notifies the device, and starts it again, it does no more.
+    for _ in 0..48 {
+        d.notify_in_block(0);
+        assert_eq!(d.device.device_mut().0, 8);
+        d.set(0x070, 0xB);
+        d.set(0x070, 0xF);
+    }
+    // It goes on when the run loop has returned, without another notification.
+    for n in 2..5 {
+        assert!(d.device.grant_budget(0).contains(Effects::BUDGET));
+        assert_eq!(d.device.device_mut().0, 8 * n);
+    }
+    // A device that is restored goes on, too.
+    d.replace(SelfFeeding(0));
+    d.device.grant_budget(0);
     assert_eq!(d.device.device_mut().0, 8);
-    d.notify(0);
-    assert_eq!(d.device.device_mut().0, 16);
+}
+
+#[test]
+fn a_device_that_has_done_all_work_does_nothing_with_a_new_budget() {
+    let mut d = driver();
+    d.submit(0, b"x", 1);
+    d.notify_in_block(0);
+    assert!(d.used(0).is_some());
+    d.submit(0, b"x", 1);
+    assert_eq!(d.device.grant_budget(0), Effects::empty());
+    assert!(d.used(0).is_none(), "served without a notification");
+}
+
+#[test]
+fn a_reset_earns_no_budget() {
+    let mut d = driver();
+    let mut served = 0;
+    for _ in 0..20 {
+        d.start();
+        d.submit(0, b"x", 1);
+        d.notify_in_block(0);
+        served += usize::from(d.used(0).is_some());
+    }
+    assert_eq!(served, 8);
 }
 
 #[test]
