@@ -312,6 +312,7 @@ impl Machine {
         if let Some(time) = &mut self.host_time {
             time.total += began.elapsed();
         }
+        self.alarm.end_run();
         let mut console = lock(&self.console);
         console.flush();
         let error = console.take_error();
@@ -433,6 +434,7 @@ impl MachineStatus<'_> {
                 return Err(self.timed_out());
             }
         }
+        self.alarm.go_on();
         Ok(())
     }
 }

@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
+use nix::sys::ptrace;
 use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 use serde_json::Value;
 use vbts_tests::machine::{self, Machine};
@@ -29,6 +31,7 @@ pub fn trials(module: &str) -> Vec<Trial> {
             ),
             ("a_time_limit_ends_an_unread_trace", unread_at_time_limit),
             ("a_signal_ends_an_unread_trace", unread_at_signal),
+            ("a_blocked_run_loop_does_not_hold_up_the_end", blocked),
         ],
     )
 }
@@ -190,6 +193,35 @@ fn second_signal(machine: &Machine) -> Result<()> {
         "{status}: {summary}\n{stderr}"
     );
     ensure!(stderr.contains("interrupted by SIGTERM"), "{stderr}");
+    Ok(())
+}
+
+/// A debugger stops the thread that runs the guest, as a call of the host that blocks does. Another
+/// thread ends the trace.
+fn blocked(machine: &Machine) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let output = directory.path().join("trace");
+    let mut command = machine.command(["trace", "--accel", machine.accel(), "--format", "json"]);
+    command.arg("--output").arg(&output).args(BUFFER);
+    command.args(["--timeout", "20", "--", "/bin/sh", "-c"]);
+    command.arg("echo a; while :; do :; done");
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn()?;
+    let stdout = child.stdout.as_mut().context("no pipe")?;
+    stdout.read_exact(&mut [0; 2])?;
+    let pid = Pid::from_raw(i32::try_from(child.id())?);
+    ptrace::seize(pid, ptrace::Options::empty())?;
+    ptrace::interrupt(pid)?;
+    waitpid(pid, None)?;
+    let (status, stderr) = end(&mut child)?;
+    let summary = summary(&output)?;
+    ensure!(
+        status == Some(124)
+            && summary["end"] == "timeout"
+            && summary["records"].as_u64() > Some(1000)
+            && stderr.contains("the thread that runs the guest does not answer"),
+        "{status:?}: {summary}\n{stderr}"
+    );
     Ok(())
 }
 

@@ -14,6 +14,7 @@ mod report;
 mod report_files;
 mod report_kernel;
 mod report_process;
+mod rescue;
 mod run;
 mod setup;
 mod stats;

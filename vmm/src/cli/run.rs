@@ -11,6 +11,7 @@ use signal_hook::consts::SIGTERM;
 use super::file_uses::FileUses;
 use super::options::{self, EXIT_STATUS, MachineArgs};
 use super::record::RecordArgs;
+use super::rescue;
 use crate::board::Board;
 use crate::config::{
     Accelerator, DEFAULT_MODEL, DiskConfig, GuestConfig, Initrd, KernelConfig, MachineConfig,
@@ -24,6 +25,7 @@ use crate::machine::{End, RunObserver};
 use crate::network::Network;
 use crate::trace::kernel_code::KernelText;
 use crate::trace::machine::Recording;
+use crate::trace::terminal::Restorer;
 
 /// Ctrl-A: the next key is a command to vbts.
 const ESCAPE: u8 = 0x01;
@@ -136,6 +138,7 @@ pub(super) fn run(guest: &GuestConfig, record: &RecordArgs) -> Result<u8, Failur
     }
     let recorded = frontend.recording.is_some();
     let kernel_text = recorded.then(|| KernelText::new(kernel.image(), launch.memory()));
+    let (alarm, limit) = (launch.alarm().clone(), guest.machine.time_limit);
     let mut machine = launch.boot(&kernel)?;
     drop(kernel);
     if let Some(recording) = &frontend.recording {
@@ -143,9 +146,14 @@ pub(super) fn run(guest: &GuestConfig, record: &RecordArgs) -> Result<u8, Failur
     }
 
     frontend.networks = networks;
-    let terminal = RawTerminal::enter()?;
+    let terminal = Restorer::of(RawTerminal::enter()?);
+    let restorer = terminal.clone();
+    alarm.set_rescue(Box::new(move |event| {
+        restorer.restore();
+        rescue::end(&rescue::failure(event, limit));
+    }));
     let mut outcome = machine.run(&mut frontend);
-    drop(terminal);
+    terminal.restore();
     if let Some(recording) = frontend.recording.take() {
         machine.end_recording();
         let changes = kernel_text.map(|text| text.changes()).unwrap_or_default();

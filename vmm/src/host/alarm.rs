@@ -14,6 +14,8 @@ use vbts_cpu::Signals;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 use vmm_sys_util::signal::{block_signal, unblock_signal};
 
+use super::watchdog::{Rescue, Watchdog};
+
 /// Signals that ask `vbts` to end the run.
 const SIGNALS: [i32; 4] = [SIGINT, SIGQUIT, SIGTERM, SIGHUP];
 
@@ -83,6 +85,7 @@ pub struct Alarm {
     handlers: Mutex<Vec<SigId>>,
     limit: Option<Duration>,
     timer: Mutex<Option<Timer>>,
+    watchdog: Watchdog,
 }
 
 impl Alarm {
@@ -111,10 +114,13 @@ impl Alarm {
             handlers: Mutex::default(),
             limit,
             timer: Mutex::new(None),
+            watchdog: Watchdog::new()?,
         };
         for &signal in signals {
+            let asker = alarm.watchdog.asker();
             alarm.on_signal(signal, move |pending| {
                 pending.signals.fetch_or(1 << signal, Ordering::Relaxed);
+                asker.ask(Event::Signal(signal));
             })?;
         }
         Ok(alarm)
@@ -137,7 +143,8 @@ impl Alarm {
         })
     }
 
-    /// Notes `signal` with `note`, which only touches atomics, and interrupts the guest.
+    /// Notes `signal` with `note`, which only touches atomics and calls write(2). Interrupts the
+    /// guest.
     fn on_signal(
         &self,
         signal: i32,
@@ -182,12 +189,42 @@ impl Alarm {
         self.limit
     }
 
+    /// Has `rescue` end the process if the thread that has called [`Self::start_timer`] neither
+    /// goes on nor ends after an event: if it uses a second of processor time, or if a call of the
+    /// host blocks it for ten seconds. [`Self::end_run`] drops it.
+    pub fn set_rescue(&self, rescue: Rescue) {
+        self.watchdog.set_rescue(rescue);
+    }
+
+    /// Notes that the run goes on after all events so far.
+    pub fn go_on(&self) {
+        self.watchdog.answer();
+        // One may have become pending since the last was taken.
+        if self.pending.timeout.load(Ordering::Relaxed) {
+            self.watchdog.asker().ask(Event::Timeout);
+        } else if let signals @ 1.. = self.pending.signals.load(Ordering::Relaxed) {
+            let signal = signals.trailing_zeros().cast_signed();
+            self.watchdog.asker().ask(Event::Signal(signal));
+        }
+    }
+
+    /// Notes that a thread which waits for another one sees that make progress.
+    pub fn note_progress(&self) {
+        self.watchdog.note_progress();
+    }
+
+    /// Notes that the run has ended. Does not return if a rescue has begun.
+    pub fn end_run(&self) {
+        self.watchdog.stop_watching();
+    }
+
     /// Lets [`Event::Timeout`] happen when the time limit, if there is one, has passed from now.
-    /// Only the first call starts a thread.
+    /// Only the first call starts threads. The calling thread has to answer events.
     ///
     /// # Errors
     /// The host cannot start a thread.
     pub fn start_timer(&self) -> io::Result<()> {
+        self.watchdog.watch()?;
         self.pending.timeout.store(false, Ordering::Relaxed);
         let mut timer = self.timer.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((set, _)) = &*timer {
@@ -201,7 +238,7 @@ impl Alarm {
             self.kick.clone(),
             self.notice.try_clone()?,
         );
-        let mut limit = self.limit;
+        let (mut limit, asker) = (self.limit, self.watchdog.asker());
         let wait = move || {
             loop {
                 let changed = match limit {
@@ -214,6 +251,7 @@ impl Alarm {
                     Err(RecvTimeoutError::Timeout) => {
                         limit = None;
                         pending.timeout.store(true, Ordering::Relaxed);
+                        asker.ask(Event::Timeout);
                         kick.raise(Signals::KICK);
                         let _ = notice.write(1);
                     }

@@ -10,6 +10,7 @@ pub mod output;
 pub mod process_group;
 pub mod terminal;
 pub mod unit;
+mod watchdog;
 pub mod whole_file;
 pub mod workers;
 pub mod write_monitor;

@@ -61,3 +61,4 @@ pub use session::{Options, Session, SessionError};
 pub use streams::Streams;
 pub use summary::{RunEnd, Summary, Written};
 pub use task_files::INDEX;
+pub use writer::Writer;

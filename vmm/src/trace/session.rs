@@ -161,6 +161,11 @@ impl Session {
         self.ending
     }
 
+    /// The thread that writes the trace, for a thread that cannot wait for this session.
+    pub(crate) fn writer(&self) -> Writer {
+        self.writer.clone()
+    }
+
     /// The notes about the run.
     pub fn notes(&self) -> &Notes {
         &self.notes

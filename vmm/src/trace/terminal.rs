@@ -255,6 +255,11 @@ fn both_ways(descriptor: &Inherited) -> Option<File> {
 pub struct Restorer(Arc<Mutex<Option<RawTerminal>>>);
 
 impl Restorer {
+    /// Restores a terminal that is in raw mode.
+    pub fn of(terminal: Option<RawTerminal>) -> Self {
+        Self(Arc::new(Mutex::new(terminal)))
+    }
+
     /// Restores the terminal, if it is in raw mode.
     pub fn restore(&self) {
         drop(lock(&self.0).take());

@@ -35,7 +35,7 @@ const OUTPUT_WAIT: Duration = Duration::from_secs(1);
 const STOP_TIME: Duration = Duration::from_millis(500);
 
 /// The thread that writes the trace, as the run loop sees it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Writer {
     queue: Arc<Queue>,
     alarm: Arc<Alarm>,
@@ -92,6 +92,7 @@ impl Writer {
                 if timeout.is_over() {
                     return Err(WriterError::Interrupted);
                 }
+                self.alarm.note_progress();
             }
         }
         if let Some(error) = state.error.take() {

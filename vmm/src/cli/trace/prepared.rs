@@ -20,6 +20,7 @@ use super::format::format;
 use super::{OWN_PROGRAM, elf_file, job};
 use crate::arch::Arch;
 use crate::cli::file_uses::FileUses;
+use crate::cli::rescue;
 use crate::config::{Initrd, KernelConfig, trace_model};
 use crate::exit::{Failure, say};
 use crate::guest_files::GuestFiles;
@@ -49,6 +50,8 @@ pub(super) struct Prepared {
     inputs: BTreeMap<u32, File>,
     terminal: Option<Terminal>,
     progress: ProgressBar,
+    /// The summary goes to standard error.
+    reports: bool,
     /// The kernel's code, if the trace is to say how it has changed.
     kernel_text: Option<KernelText>,
 }
@@ -155,6 +158,7 @@ impl Prepared {
             inputs: streams.inputs,
             terminal: streams.terminal,
             progress,
+            reports: !args.quiet,
             kernel_text,
         })
     }
@@ -166,6 +170,7 @@ impl Prepared {
     /// The guest cannot boot.
     pub(super) fn run(self, measured: bool) -> Result<(Machine, Option<Failure>), Failure> {
         let alarm = self.launch.alarm().clone();
+        let rescue_alarm = alarm.clone();
         let mut machine = self.launch.boot(&self.kernel)?;
         if measured {
             machine.measure_host_time();
@@ -177,6 +182,13 @@ impl Prepared {
             connection.connect_terminal(terminal);
         }
         connection.show_progress(self.progress.clone());
+        let (writer, limit) = (lock(&self.session).writer(), rescue_alarm.limit());
+        let (terminal, reports) = (restorer.clone().unwrap_or_default(), self.reports);
+        rescue_alarm.set_rescue(Box::new(move |event| {
+            let failure = rescue::failure(event, limit);
+            rescue::finish_trace(&writer, &terminal, &failure, reports);
+            rescue::end(&failure);
+        }));
         let outcome = machine.run(&mut connection);
         if let Some(restorer) = restorer {
             lock(&self.session).restore_terminal(restorer);

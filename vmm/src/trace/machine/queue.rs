@@ -99,7 +99,9 @@ impl Queue {
         let mut timeout = WriteTimeout::new(&self.writes, WRITE_TIMEOUT);
         while waits(&state) && !state.done {
             state = self.wait(state);
-            if timeout.is_over() && (interrupted || self.alarm.has_pending()) {
+            if !timeout.is_over() {
+                self.alarm.note_progress();
+            } else if interrupted || self.alarm.has_pending() {
                 self.writes.stop();
             }
         }
