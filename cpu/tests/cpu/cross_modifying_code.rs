@@ -128,7 +128,7 @@ fn a_device_write_that_one_processor_observes_invalidates_the_code_of_all() {
             turn(&mut reader);
             assert_eq!(g.read(DATA) as u32, round, "{native}");
             write(&mut g, &mut writer);
-            assert_eq!(writer.cpu.gpr[9], round.into(), "{native}");
+            assert_eq!(writer.cpu.gpr[9], u64::from(round), "{native}");
             g.write_unseen(CODE + 0x200, &function(round + 1));
             [&mut reader, &mut writer][round as usize % 2].invalidate_page(CODE);
         }
