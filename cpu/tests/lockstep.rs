@@ -53,43 +53,36 @@ fn run(family: Family) -> Ran {
 }
 
 #[test]
-#[ignore = "needs runs that end exactly at their limit"]
 fn integers() {
     assert!(run(Family::Integers).blocks > 0);
 }
 
 #[test]
-#[ignore = "needs runs that end exactly at their limit"]
 fn vectors() {
     assert!(run(Family::Vectors).blocks > 0);
 }
 
 #[test]
-#[ignore = "needs runs that end exactly at their limit"]
 fn mappings() {
     assert!(run(Family::Mappings).flushes > 0);
 }
 
 #[test]
-#[ignore = "needs runs that end exactly at their limit"]
 fn stale_mappings() {
     assert!(run(Family::StaleMappings).flushes > 0);
 }
 
 #[test]
-#[ignore = "needs runs that end exactly at their limit"]
 fn code_changes() {
     assert!(run(Family::CodeChanges).blocks > 0);
 }
 
 #[test]
-#[ignore = "needs runs that end exactly at their limit"]
 fn processors() {
     assert!(run(Family::Processors).blocks > 0);
 }
 
 #[test]
-#[ignore = "needs runs that end exactly at their limit"]
 fn events() {
     assert!(run(Family::Events).blocks > 0);
 }
