@@ -127,10 +127,14 @@ impl Machine {
         soft.run(deadline)
     }
 
-    /// Saves the state of a processor, and restores it.
-    pub fn restore(&mut self, processor: usize) {
-        let cpu = &mut self.processors[processor].soft.cpu;
-        cpu.load_state(&cpu.state());
+    /// Saves the state of a processor and, if it `restores`, loads it. What follows does not depend
+    /// on that.
+    pub fn save(&mut self, processor: usize, restores: bool) {
+        let soft = &mut self.processors[processor].soft;
+        let state = soft.checkpoint();
+        if restores {
+            soft.cpu.load_state(&state);
+        }
     }
 
     /// Raises an interrupt or, without a vector, an NMI.

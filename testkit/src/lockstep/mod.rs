@@ -104,7 +104,7 @@ fn check_up_to(recipe: &Recipe, last: Option<LastRun>) -> Result<Ran, Box<Differ
         let processor = random.below(ended.len() as u64) as usize;
         let mut length = 1 + random.below(program.schedule.longest);
         let interrupt = random.chance(program.schedule.interrupts);
-        let restores = random.chance(program.schedule.restores);
+        let saves = random.chance(program.schedule.saves);
         let vector = u64::from(INTERRUPTS.start) + random.below(INTERRUPTS.len() as u64);
         if ended[processor] {
             continue;
@@ -113,8 +113,10 @@ fn check_up_to(recipe: &Recipe, last: Option<LastRun>) -> Result<Ran, Box<Differ
             let vector = (vector & 7 != 0).then_some(vector as u8);
             machines.iter().for_each(|m| m.interrupt(processor, vector));
         }
-        if restores {
-            machines[2].restore(processor);
+        if saves {
+            for (restores, machine) in [false, false, true].into_iter().zip(&mut machines) {
+                machine.save(processor, restores);
+            }
         }
         let is_last = last.is_some_and(|last| last.number == ran.runs);
         if is_last {

@@ -165,8 +165,8 @@ pub(super) struct Schedule {
     pub longest: u64,
     /// The chance of an interrupt before a run, in percent.
     pub interrupts: u64,
-    /// The chance that the processor is saved and restored before a run, in percent.
-    pub restores: u64,
+    /// The chance that the processor is saved before a run, and restored in native code, in percent.
+    pub saves: u64,
 }
 
 /// A program, in memory.
@@ -208,7 +208,7 @@ impl Program {
             seed: random.bits(),
             longest: random.pick(&[3, 60, 60, 500, 5000]),
             interrupts: random.pick(&[0, 0, 5, 30]),
-            restores: match recipe.family {
+            saves: match recipe.family {
                 // A restored processor has no translations that are stale.
                 Family::StaleMappings => 0,
                 _ => random.pick(&[0, 0, 20]),
