@@ -95,8 +95,8 @@ fn aliases_with_different_next_pages_replace_a_block() {
     assert_eq!(soft.cpu.state().gpr[8], all);
 }
 
-/// A page-table entry changes, with INVLPG. From then on, all jumps to an instruction that goes on in
-/// that page lead to the new code.
+/// A page-table entry changes, with INVLPG. From then on, all jumps to an instruction that goes on
+/// in that page lead to the new code.
 #[test]
 fn a_changed_translation_of_the_next_page_replaces_a_block() {
     const AT: u64 = PAGE + SIZE - 3;

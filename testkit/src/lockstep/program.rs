@@ -165,7 +165,8 @@ pub(super) struct Schedule {
     pub longest: u64,
     /// The chance of an interrupt before a run, in percent.
     pub interrupts: u64,
-    /// The chance that the processor is saved before a run, and restored in native code, in percent.
+    /// The chance that the processor is saved before a run, and restored where it has native code,
+    /// in percent.
     pub saves: u64,
 }
 
