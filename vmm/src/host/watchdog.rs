@@ -100,7 +100,7 @@ struct Shared {
     event: AtomicI32,
     /// The clock of the thread that runs the guest.
     clock: AtomicI32,
-    /// Advanced when the thread waits for another one that works.
+    /// Advanced when the thread answers, or waits for another one that works.
     progress: AtomicU64,
     ended: AtomicBool,
     /// Readable when there is an event.
@@ -195,9 +195,11 @@ impl Watchdog {
         );
     }
 
-    /// The event was answered: the run goes on.
+    /// The event was answered: the run goes on. The next event has all of its time, also if it comes
+    /// before the watchdog has seen the answer.
     pub fn answer(&self) {
         self.shared.event.store(NO_EVENT, Ordering::SeqCst);
+        self.note_progress();
     }
 
     /// The thread waits for another one that makes progress, however slowly.
