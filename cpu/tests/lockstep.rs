@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use vbts_testkit::lockstep::{Family, Ran, Recipe, check, reduce};
 
 /// Seeds of each family.
-const SEEDS: u64 = 400;
+const SEEDS: u64 = 200;
 
 fn setting(name: &str) -> Option<u64> {
     let value = std::env::var(name).ok()?;
