@@ -22,7 +22,6 @@ pub fn trials(module: &str) -> Vec<Trial> {
             ("no_reader_of_standard_error", no_reader),
             ("signals", signals),
             ("a_panic_of_the_guest", panic),
-            ("tasks_without_a_buffer", tasks_without_a_buffer),
             ("one_writer_for_a_file", one_writer),
         ],
     )
@@ -137,30 +136,6 @@ fn panic(machine: &Machine) -> Result<()> {
     let options = ["--memory", "64M"];
     let run = machine.trace("btrace", &file, &options, &["/bin/sh", "-c", script])?;
     check(&file, &run.expect(255)?, "panic", 1000)
-}
-
-/// Tasks are not traced for whose buffers there is no memory: the agent can map no more of them. It
-/// is the same when the kernel has none, which depends on the order of its allocations. Neither
-/// their mappings nor their ends matter to the trace.
-fn tasks_without_a_buffer(machine: &Machine) -> Result<()> {
-    if !rustix::process::geteuid().is_root() {
-        return Err(machine::Skip("only root sets vm.max_map_count".into()).into());
-    }
-    let directory = tempfile::tempdir()?;
-    let file = directory.path().join("trace");
-    let limit = "echo 40 > /proc/sys/vm/max_map_count";
-    let script = format!("{limit} && for i in {{1..40}}; do sleep 1000 & done; :");
-    // The others live when the first process ends, or the run waits for them.
-    for wait in ["first", "all"] {
-        let options = ["--wait", wait];
-        let program = ["/bin/bash", "-c", &script];
-        let run = machine.trace("btrace", &file, &options, &program)?;
-        let run = run.expect(0)?;
-        let reason = "the guest has too little memory for its trace buffer";
-        ensure!(run.stderr.contains(reason), "{}", run.stderr);
-        check(&file, &run, "exited", 100_000)?;
-    }
-    Ok(())
 }
 
 /// A file that a run of vbts writes is not written by another one.
