@@ -195,8 +195,8 @@ impl Watchdog {
         );
     }
 
-    /// The event was answered: the run goes on. The next event has all of its time, also if it comes
-    /// before the watchdog has seen the answer.
+    /// The event was answered: the run goes on. The next event has all of its time, also if it
+    /// comes before the watchdog has seen the answer.
     pub fn answer(&self) {
         self.shared.event.store(NO_EVENT, Ordering::SeqCst);
         self.note_progress();
