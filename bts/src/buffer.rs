@@ -229,10 +229,11 @@ impl DsArea {
 
     /// Checks what the manual requires of the fields when recording begins (17.4.9.2): the buffer
     /// holds a record, and the base is at or below the index, which is below the absolute maximum.
-    /// What a processor does with another index is undefined. [`Self::store`] is more forgiving.
+    /// The manual leaves undefined how a processor handles another index. [`Self::store`] accepts
+    /// more of them.
     ///
     /// # Errors
-    /// What is wrong.
+    /// The reason why the fields are malformed.
     pub fn check(self, fields: &BtsFields) -> Result<(), DropReason> {
         if let Some(reason) = self.unusable {
             return Err(reason);

@@ -32,7 +32,7 @@ impl Privilege {
         matches!(self, Self::User | Self::UserAligned)
     }
 
-    /// The same without alignment checking.
+    /// The privilege without alignment checking.
     #[inline(always)]
     pub fn without_alignment(self) -> Self {
         match self {

@@ -20,7 +20,7 @@ struct Page {
     gpa: u64,
     /// Host address minus linear address, modulo 2^64.
     addend: u64,
-    /// It survives a write to CR3.
+    /// Whether the translation survives a write to CR3.
     global: bool,
     /// The number of flushes of its kind when it was made.
     flushes: u64,

@@ -12,7 +12,7 @@ pub struct MalformedDsArea {
     pub la: u64,
     /// Its fields, unless they could not be read.
     pub fields: Option<BtsFields>,
-    /// What is wrong.
+    /// Why the area is malformed.
     pub reason: DropReason,
 }
 

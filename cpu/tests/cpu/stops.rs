@@ -199,7 +199,7 @@ fn step(a: &mut CodeAssembler, numbers: &mut Numbers) -> Emit {
             a.add(r14, qword_ptr(rax))?;
             a.add(r14, qword_ptr(rsi))
         }
-        // The same for a page of code.
+        // Clears the accessed flag of a page of code, and fetches from it.
         12 => {
             a.mov(rsi, page_table_entry(CHANGED))?;
             a.and(qword_ptr(rsi), !0x20)?;

@@ -40,7 +40,7 @@ pub(super) enum Kind {
     FlagsStale,
     /// INVLPG.
     Invalidate,
-    /// The same or another value for CR3.
+    /// MOV to CR3 of the current value or of another one.
     AddressSpace,
     /// Another slot in the place of one.
     Replace,

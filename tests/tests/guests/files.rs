@@ -360,7 +360,7 @@ const CHANGE_PROGRAMS: &str = "echo x >>appended && : >emptied && truncate -s 2 
     echo new >directory/file && chgrp 1 directory/file && chmod 2775 directory/new";
 
 /// The guest's user can be root, whose writes keep set-user-ID bits in the guest. On the host
-/// nothing that a guest writes is run with other rights than those of the user who runs it.
+/// nothing that a guest writes is run with other rights than those of the user that runs it.
 fn set_user_id_bits(machine: &Machine) -> Result<()> {
     const PROGRAMS: [&str; 4] = ["appended", "emptied", "cut", "overwritten"];
     for sandbox in ["auto", "off"] {

@@ -31,7 +31,7 @@ use calls::{
 };
 
 /// The capabilities that root keeps: those over files, because the guest has access to the files of
-/// the user who started vbts. CAP_FSETID is not one of them: see [`drop_fsetid`].
+/// the user that started vbts. CAP_FSETID is not one of them: see [`drop_fsetid`].
 const KEPT_CAPABILITIES: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::DAC_READ_SEARCH)

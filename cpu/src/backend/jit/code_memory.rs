@@ -121,7 +121,7 @@ impl CodeMemory {
     /// The quadword at `offset`.
     ///
     /// # Panics
-    /// It does not lie in the memory.
+    /// The quadword ends outside the memory.
     pub fn read(&self, offset: usize) -> u64 {
         let mut bytes = [0; 8];
         assert!(offset <= self.len && bytes.len() <= self.len - offset);

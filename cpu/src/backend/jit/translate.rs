@@ -107,7 +107,7 @@ pub(super) struct Item {
     pub available: bool,
     /// Its form, if it becomes native code as itself.
     pub plain: Option<Plain>,
-    /// Where it starts in the block.
+    /// Start of the instruction in the block.
     pub start: InsnStart,
 }
 

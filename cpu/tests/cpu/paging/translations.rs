@@ -265,7 +265,7 @@ fn invlpg_invalidates_a_whole_large_page() {
 fn a_translation_of_code_stays_until_it_is_flushed() {
     const CODE: u64 = 0x3_0000;
     const OTHER: u64 = 0x3_1000;
-    /// The same page in an entry of the TLB that is in the same place.
+    /// Another linear address of the page, whose translation takes the same place in the TLB.
     const UPPER: u64 = 0xFFFF_8000_0000_0000 + CODE;
     const SECOND: u64 = 16;
     for threshold in [u32::MAX, 1] {
