@@ -32,6 +32,35 @@ stage_times() {
 }
 die() { printf '%s: %s\n' "$(basename "$0")" "$*" >&2; exit 1; }
 
+# The exit status of a suite that cannot run on this machine.
+SKIPPED=77
+# skipped WHAT: says that a check is left out, and why. The line also goes to the file of
+# VBTS_CI_SKIPS, which ci/suite, ci/test and ci/test-all count and show at their ends. Tests in Rust
+# (tests/src/skips.rs) and scripts in Python (ci/debian.py) add to the same file.
+skipped() {
+	say "Skipped: $*"
+	[ -z "${VBTS_CI_SKIPS:-}" ] || printf '%s\n' "$*" >>"$VBTS_CI_SKIPS"
+}
+# skip WHY: ends a suite that cannot run on this machine.
+skip() {
+	skipped "$(basename "$0"): $*"
+	exit "$SKIPPED"
+}
+# show_skips: prints the lines of VBTS_CI_SKIPS, and their number.
+show_skips() {
+	[ -s "$VBTS_CI_SKIPS" ] || return 0
+	say "Skipped: $(wc -l <"$VBTS_CI_SKIPS")"
+	sed 's/^/    /' "$VBTS_CI_SKIPS" >&2
+}
+
+# commit: prints what is checked: the commit, with a "+" if files differ from it.
+commit() {
+	local name
+	name=$(git rev-parse HEAD 2>/dev/null) || name=unknown
+	if [ "$name" = unknown ] || [ -n "$(git status --porcelain)" ]; then name+=+; fi
+	echo "$name"
+}
+
 # apt ARGUMENT...: runs apt-get as root. It waits for dpkg's lock, but not for that of the package
 # lists, which a script beside this one may have.
 apt() {
@@ -60,6 +89,21 @@ packages() {
 	update_lists
 	apt install -y --no-install-recommends "${missing[@]}" >/dev/null ||
 		die "could not install ${missing[*]}"
+}
+
+# python_tools NAME REQUIREMENT...: provides Python packages of these versions in target/tools/NAME,
+# for $PYTHON (python3). Fails if this machine has no pip.
+python_tools() {
+	local tools=target/tools/$1 python=${PYTHON:-python3}
+	shift
+	[ "$(cat "$tools/versions" 2>/dev/null)" != "$*" ] || return 0
+	"$python" -m pip --version >/dev/null 2>&1 || packages python3-pip
+	say "Installing $* into $tools"
+	rm -rf "$tools" "$tools.new"
+	"$python" -m pip install --quiet --no-warn-conflicts --root-user-action ignore \
+		--target "$tools.new" "$@"
+	echo "$*" >"$tools.new/versions"
+	mv "$tools.new" "$tools"
 }
 
 # program_packages quick|all: prints the packages of the rows of tests/real_programs/table: of those

@@ -21,6 +21,14 @@ def say(message):
     print(f"{os.path.basename(sys.argv[0])}: {message}", file=sys.stderr)
 
 
+def skipped(what):
+    """Says that a check is left out, and why, as `skipped` of common.sh."""
+    say(f"skipped: {what}")
+    if path := os.environ.get("VBTS_CI_SKIPS"):
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(what + "\n")
+
+
 def die(message):
     say(message)
     sys.exit(FAILED)

@@ -1,14 +1,14 @@
 //! Properties that the recorder and its window have for all values of their arguments.
 //!
-//! `ci/prove` compiles this file, with the crate, to LLVM's intermediate representation and lets Z3
-//! search for arguments with which a `prove_` function returns `false` or panics; there are none.
-//! Such a function has no loop, and takes integers. It returns `true` for arguments that it says
-//! nothing about. The tests here call it with random arguments, too.
+//! `ci/suite prove` compiles this file, with the crate, to LLVM's intermediate representation and
+//! lets Z3 search for arguments with which a `prove_` function returns `false` or panics; there are
+//! none. Such a function has no loop, and takes integers. It returns `true` for arguments that it
+//! says nothing about. The tests here call it with random arguments, too.
 //!
 //! A function whose name begins with `refute_` is wrong for some argument: Z3 must find it.
 
 /// Defines properties of the registers and fields `given` and of one more integer, as functions
-/// that `ci/prove` finds, and tests that call them with random arguments.
+/// that `ci/suite prove` finds, and tests that call them with random arguments.
 macro_rules! properties {
     ($($(#[$doc:meta])* fn $name:ident($given:ident, $other:ident) $body:block)*) => {
         $(

@@ -2,7 +2,7 @@
 //! the processor that most programs do not use. Each test is the only program of a guest, and
 //! reports whether it passed.
 //!
-//! `ci/kernel-selftests` builds them from the source of the guest kernel. Those for 32-bit
+//! `ci/suite kernel-selftests` builds them from the source of the guest kernel. Those for 32-bit
 //! processes also run on a 32-bit kernel, if `guest-kernel/build --arch i386` has built one.
 
 use std::collections::BTreeSet;
@@ -72,7 +72,7 @@ fn found(
     let setup = Arc::new(Setup {
         machine,
         programs: machine::find("VBTS_SELFTESTS", "guest/selftests/x86")
-            .context("ci/kernel-selftests builds the kernel's tests")?,
+            .context("ci/suite kernel-selftests builds the kernel's tests")?,
         flags,
         init: OnceLock::new(),
     });

@@ -2,7 +2,8 @@
 //!
 //! The code of each operation ends with a call of the next operation's code in tail position, until
 //! an operation jumps, aborts, or ends the block. At `opt-level` 3 these calls are jumps, which
-//! `ci/threaded` checks. Nothing relies on that: a chain of calls is never longer than a block.
+//! `ci/suite threaded` checks. Nothing relies on that: a chain of calls is never longer than a
+//! block.
 //!
 //! An operation forwards the value that it writes to a general register as an argument, in a
 //! register of the host. An operation that reads what the previous one has written would otherwise

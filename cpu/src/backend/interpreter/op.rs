@@ -21,7 +21,7 @@ pub struct Op {
     pub link: u32,
 }
 
-// `ci/threaded` knows the size.
+// `ci/suite threaded` knows the size.
 const _: () = assert!(size_of::<Op>() == 48);
 
 impl Op {

@@ -1,6 +1,6 @@
-//! Instructions that the software CPU once executed wrongly. `ci/fuzz-cpu`, which compares random
-//! instructions with the host's processor, found each of them. Here each instruction runs alone at
-//! CPL 3. The UD2 after it ends the guest if the instruction completes.
+//! Instructions that the software CPU once executed wrongly. `ci/suite fuzz-cpu`, which compares
+//! random instructions with the host's processor, found each of them. Here each instruction runs
+//! alone at CPL 3. The UD2 after it ends the guest if the instruction completes.
 
 mod addresses;
 mod bit_strings;
