@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """Counts the host's instructions that vbts executes for each instruction of a guest, and compares
-them with those of earlier commits.
+them with those of an earlier commit, which are in instructions.json.
 
 Unlike a time, this number does not depend on the machine's other load. Valgrind counts, so that no
 counter of the host's processor is needed. Each figure is the difference of two runs, in which the
@@ -19,8 +19,8 @@ import ways
 import workloads
 from running import ROOT, Broken, guest
 
-FILE = os.path.join(ROOT, "ci/bench.d/history.jsonl")
-# Part by which a figure may be larger than that of the last commit.
+FILE = os.path.join(ROOT, "ci/bench.d/instructions.json")
+# Part by which a figure may be larger than that of the earlier commit.
 LOSS = 0.05
 # What PID 1 of the guest does (init.c), and the options of vbts.
 WAYS = {
@@ -97,8 +97,10 @@ def losses(before, now):
         yield f"note: {before['commit']} was compiled by {before['rustc']}"
 
 
-def measure(place, say, add):
-    """Measures this tree, and yields lines about it. With `add`, adds it to the file."""
+def measure(place, say, update):
+    """Measures this tree, and yields lines about it. With `update`, it takes the earlier commit's
+    place in the file.
+    """
     now = {
         "commit": said_by("git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
@@ -106,12 +108,10 @@ def measure(place, say, add):
         "figures": figures(place, say),
     }
     with open(FILE, encoding="utf-8") as f:
-        earlier = [json.loads(line) for line in f]
+        earlier = json.load(f)
     yield json.dumps(now)
-    if earlier:
-        yield from losses(earlier[-1], now)
-    if add:
-        if now["commit"].endswith("-dirty"):
-            raise SystemExit("bench: there are changes of no commit, so nothing is added")
-        with open(FILE, "a", encoding="utf-8") as f:
-            f.write(json.dumps(now) + "\n")
+    yield from losses(earlier, now)
+    if update:
+        with open(FILE, "w", encoding="utf-8") as f:
+            json.dump(now, f, indent=4)
+            f.write("\n")
