@@ -13,17 +13,24 @@
 /* Whole calls of the tracee, in memory that it shares with the test */
 static volatile unsigned int *calls;
 
+/*
+ * It has all its memory before the second stop: a page fault when there is none would call the OOM
+ * killer.
+ */
 static void work_random(void)
 {
 	static char buffer[MIB];
 
+	memset(buffer, 1, sizeof(buffer));
+	*calls = 0;
+	raise(SIGSTOP);
 	for (;;) {
 		getrandom(buffer, sizeof(buffer), 0);
 		++*calls;
 	}
 }
 
-/* Uses all memory but a rest. The OOM killer ends the tracee first, and not the test. */
+/* Uses all memory but a rest. */
 static int use_memory(void)
 {
 	long size = sysconf(_SC_AVPHYS_PAGES) * 4096l - LEFT * MIB;
@@ -50,7 +57,7 @@ static int test_kernel(void)
 	calls = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	CHECK(calls != MAP_FAILED);
 	pid = start(work_random);
-	CHECK(pid > 0);
+	CHECK(pid > 0 && next_stop(pid, 0) >> 8 == SIGSTOP);
 	TRY(use_memory());
 	CHECK(config_virtual(pid, RECORDS(KERNEL_MIN), O_TRACE | O_KERNEL | O_VIRTUAL,
 			     virtual_size) == 0);
