@@ -189,7 +189,11 @@ impl Cpu {
                 if self.recorder.set_ds_area(value).is_err() {
                     return Err(self.gp(0));
                 }
-                self.armed |= self.recorder.tracing();
+                if self.recorder.tracing() {
+                    self.armed = true;
+                    // The run loop checks the area before a branch is recorded with it.
+                    self.after_bus();
+                }
                 self.window.close();
             }
         }

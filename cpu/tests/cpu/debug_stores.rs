@@ -216,6 +216,39 @@ fn a_malformed_ds_area_is_found_when_recording_begins() {
 }
 
 #[test]
+fn a_malformed_ds_area_is_found_before_it_is_replaced() {
+    for store in STORES {
+        let mut g = store.guest();
+        g.write_bytes(DS_AREA, &store.bytes(store.fields(0)));
+        let program = |a: &mut CodeAssembler| {
+            a.xor(edx, edx)?;
+            a.mov(ecx, msr::IA32_DS_AREA)?;
+            for area in [RAM, DS_AREA] {
+                a.mov(eax, area as u32)?;
+                a.wrmsr()?;
+            }
+            a.hlt()
+        };
+        g.write_bytes(KERNEL, &assemble(32, KERNEL, program));
+        g.update(|s| {
+            s.ds_area = DS_AREA;
+            s.debugctl = store.tr | store.bts;
+        });
+        let mut found = Vec::new();
+        loop {
+            let exit = g.soft.run(1_000_000);
+            let area = g.soft.cpu.check_armed_ds_area();
+            found.extend(area.map(|area| (area.la, area.reason)));
+            if exit != Exit::Bus {
+                break;
+            }
+        }
+        let expected = [(RAM, DropReason::Unmapped)];
+        assert_eq!(found, expected, "{}", store.model);
+    }
+}
+
+#[test]
 fn a_model_with_intel_64_records_in_64_bit_mode_too() {
     for store in STORES {
         let Some((off_os, off_usr)) = store.off else {
