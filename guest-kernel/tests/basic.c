@@ -413,6 +413,56 @@ static int test_paranoid(void)
 	return status ? -1 : 0;
 }
 
+#ifdef __x86_64__
+/* time() in the vsyscall page, which is user mode's, although its address is one of the kernel */
+#define VSYSCALL_TIME 0xffffffffff600400ul
+
+static void work_vsyscall(void)
+{
+	((time_t (*)(time_t *))VSYSCALL_TIME)(NULL);
+}
+
+static int vsyscall_as_user(void)
+{
+	static struct record r[4096];
+	unsigned long calls = 0;
+	pid_t pid;
+	int stopped;
+	long n;
+
+	TRY(set_user(65534));
+	pid = start(work_vsyscall);
+	CHECK(pid > 0 && config(pid, sizeof(r), O_TRACE) == 0);
+	stopped = next_stop(pid, 0) >> 8;
+	/* The kernel may have no vsyscall page. */
+	CHECK(stopped == AT_EXIT || stopped == SIGSEGV);
+	n = bts(DRAIN, pid, r, 0);
+	for (long i = 0; i < n; i++)
+		calls += !is_kernel(r[i].a) && r[i].b == VSYSCALL_TIME;
+	if (calls != 1)
+		FAIL("%lu calls of the vsyscall page in %ld records", calls, n);
+	stop(pid);
+	return 0;
+}
+#endif
+
+/* A ptracer that may not see kernel addresses sees calls of the vsyscall page. */
+static int test_vsyscall(void)
+{
+#ifdef __x86_64__
+	pid_t pid = fork();
+	int status;
+
+	if (!pid)
+		_exit(vsyscall_as_user());
+	CHECK(waitpid(pid, &status, 0) == pid);
+	return status ? -1 : 0;
+#else
+	snprintf(why, WHY_SIZE, "32-bit programs call no vsyscall page");
+	return 0;
+#endif
+}
+
 const struct test basic_tests[] = {
 	{ "errors", test_errors },
 	{ "every_branch", test_every_branch },
@@ -427,5 +477,6 @@ const struct test basic_tests[] = {
 	{ "drain_twice", test_drain_twice },
 	{ "what_is_recorded", test_what_is_recorded },
 	{ "paranoid", test_paranoid },
+	{ "vsyscall", test_vsyscall },
 	{ 0 },
 };

@@ -85,6 +85,9 @@ extern const struct test basic_tests[], errors_tests[], memlock_tests[], signal_
 	mapped_tests[], perf_tests[], smp_tests[], no_bts_tests[], pti_tests[], swap_tests[],
 	november_tests[], man_tests[], december_tests[];
 
+/* Errno of ALLOCATE_BUFFER of 2007 as the first request, and whether none was made since boot. */
+extern int before_first_request, fresh_machine;
+
 /* Shared with the process that runs a test. */
 extern char *why;
 #define WHY_SIZE	256

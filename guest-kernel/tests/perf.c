@@ -364,7 +364,7 @@ static long entries(uint64_t start, uint64_t end)
 	return found;
 }
 
-/* perf's interrupts cost nothing more while there is no trace. */
+/* perf's interrupts cost nothing more while there is no trace, nor soon after the last one. */
 static int test_no_handler(void)
 {
 	uint64_t ours[2], nmi[2];
@@ -376,8 +376,11 @@ static int test_no_handler(void)
 	    !find_function("nmi_handle", &nmi[0], &nmi[1]))
 		FAIL("no bts_nmi or nmi_handle in /proc/kallsyms");
 	for (int i = 0; i < 2; i++) {
-		long n = entries(ours[0], ours[1]);
+		long n;
 
+		/* Since the last trace, also that of another test */
+		sleep(2);
+		n = entries(ours[0], ours[1]);
 		if (n)
 			FAIL("bts_nmi was called, %ld branches, in round %d", n, i);
 		/* Otherwise there was no interrupt. */
@@ -387,6 +390,47 @@ static int test_no_handler(void)
 		CHECK(next_stop(pid, 0) >> 8 == SIGIO);
 		stop(pid);
 	}
+	return 0;
+}
+
+/* Returns the shortest time of a few in which CONFIG frees a trace, in ns. */
+static uint64_t time_to_free(pid_t pid)
+{
+	uint64_t shortest = UINT64_MAX;
+
+	for (int i = 0; i < 4; i++) {
+		uint64_t begin, time;
+
+		if (config(pid, 4096, O_TRACE))
+			return UINT64_MAX;
+		begin = monotonic();
+		if (config(pid, 0, 0))
+			return UINT64_MAX;
+		time = monotonic() - begin;
+		shortest = time < shortest ? time : shortest;
+	}
+	return shortest;
+}
+
+/* The ptracer that frees the last trace does not wait until the handler has gone. */
+static int test_last_freed(void)
+{
+	const uint64_t more = 5 * 1000 * 1000;
+	pid_t pid = start(work_none), other = start(work_none);
+	uint64_t last, not_last;
+
+	if (is_traced())
+		return 0;
+	CHECK(pid > 0 && other > 0);
+	last = time_to_free(pid);
+	CHECK(config(other, 4096, O_TRACE) == 0);
+	not_last = time_to_free(pid);
+	CHECK(not_last < UINT64_MAX);
+	if (last > not_last + more)
+		FAIL("%" PRIu64 " ns for the last trace, %" PRIu64 " for another one", last,
+		     not_last);
+	stop(pid);
+	stop(other);
 	return 0;
 }
 
@@ -852,6 +896,92 @@ static int test_administrator_first(void)
 	return status ? -1 : 0;
 }
 
+/* An ordinary user's ptracer, which does not lose the hardware */
+static int keep_as_user(int from_root, int to_root)
+{
+	pid_t pid = start(work_a);
+	char byte = 0;
+
+	CHECK(pid > 0 && config(pid, 60 << 10, O_TRACE) == 0);
+	CHECK(write(to_root, &byte, 1) == 1 && read(from_root, &byte, 1) == 1);
+	CHECK(next_stop(pid, 0) >> 8 == AT_EXIT);
+	CHECK(bts(SIZE, pid, NULL, 0) > 999 && !(flags_of(pid) & O_LOST));
+	stop(pid);
+	return 0;
+}
+
+/* Where perf is refused because of an administrator's trace, it takes nothing from users. */
+static int test_administrator_traces(void)
+{
+	struct perf_event_attr attr = branches();
+	int to_user[2], to_root[2], status, fd = 0;
+	pid_t tracer, pid;
+	char byte = 0;
+
+	if (is_traced() || no_branches())
+		return 0;
+	CHECK(!pipe(to_user) && !pipe(to_root));
+	pid = start(work_none);
+	CHECK(pid > 0 && config(pid, 4096, O_TRACE) == 0);
+	tracer = fork();
+	if (!tracer)
+		_exit(become_nobody() || keep_as_user(to_user[0], to_root[1]));
+	close(to_root[1]);
+	if (read(to_root[0], &byte, 1) == 1) {
+		fd = perf_open(&attr, 0);
+		CHECK(write(to_user[1], &byte, 1) == 1);
+	}
+	CHECK(waitpid(tracer, &status, 0) == tracer);
+	stop(pid);
+	if (status)
+		return -1;
+	CHECK(fd < 0);
+	return 0;
+}
+
+/* An ordinary user's ptracer that asks for the hardware as often as it can */
+static int ask_as_user(int to_root)
+{
+	pid_t pid = start(work_none);
+	char byte = 0;
+
+	CHECK(pid > 0 && config(pid, 4096, O_TRACE) == 0 && write(to_root, &byte, 1) == 1);
+	for (;;)
+		config(pid, 4096, O_TRACE);
+}
+
+/* A ptracer that asks again whenever it has lost the hardware does not get it before perf. */
+static int test_administrator_always(void)
+{
+	struct perf_event_attr attr = branches();
+	int to_root[2], refused = 0;
+	const int times = 300;
+	pid_t tracer;
+	char byte;
+
+	if (is_traced() || no_branches())
+		return 0;
+	CHECK(!pipe(to_root));
+	tracer = fork();
+	if (!tracer)
+		_exit(become_nobody() || ask_as_user(to_root[1]));
+	close(to_root[1]);
+	CHECK(read(to_root[0], &byte, 1) == 1);
+	for (int i = 0; i < times; i++) {
+		int fd = perf_open(&attr, 0);
+
+		refused += fd < 0;
+		if (fd >= 0)
+			close(fd);
+		/* So that the ptracer gets the hardware again, at another time in each round */
+		usleep(i);
+	}
+	CHECK(!kill(tracer, SIGKILL) && waitpid(tracer, NULL, 0) == tracer);
+	if (refused)
+		FAIL("perf was refused %d of %d times", refused, times);
+	return 0;
+}
+
 const struct test perf_tests[] = {
 	{ "intel_bts", test_intel_bts },
 	{ "branches_event", test_branches_event },
@@ -860,6 +990,7 @@ const struct test perf_tests[] = {
 	{ "tracer_dies", test_tracer_dies },
 	{ "detach_in_call", test_detach_in_call },
 	{ "no_handler", test_no_handler },
+	{ "last_freed", test_last_freed },
 	{ "intel_bts_records", test_intel_bts_records },
 	{ "area_is_restored", test_area_is_restored },
 	{ "counts", test_counts },
@@ -868,5 +999,7 @@ const struct test perf_tests[] = {
 	{ "sampling_beside", test_sampling_beside },
 	{ "policy", test_policy },
 	{ "administrator_first", test_administrator_first },
+	{ "administrator_traces", test_administrator_traces },
+	{ "administrator_always", test_administrator_always },
 	{ 0 },
 };

@@ -143,17 +143,23 @@ static void clean_up(void)
 	nanosleep(&soon, NULL);
 }
 
+int before_first_request, fresh_machine;
+
 /*
  * Determines the generation by request 40: it is CONFIG, which needs an address, MAX_BUFFER_SIZE,
  * which returns 4000, or INIT, which returns the features. December's API has no request 46.
- * `error` gets the reason if none of them works.
+ * `error` gets the reason if none of them works. Before that, request 41 of 2007 allocates a buffer
+ * for one record. The new one fails without an address.
  */
 static enum api kernel_api(int *error)
 {
 	pid_t pid = start(work_none);
-	long value = pid > 0 ? bts(40, pid, NULL, 0) : -1;
 	int numbered = 0;
+	long value;
 
+	fresh_machine = getpid() == 1;
+	before_first_request = pid > 0 && bts(41, pid, NULL, 1) ? errno : 0;
+	value = pid > 0 ? bts(40, pid, NULL, 0) : -1;
 	*error = errno;
 	if (value == 4000)
 		numbered = bts(46, pid, NULL, 0) == -1 && errno == EIO;

@@ -81,6 +81,27 @@ static int test_overflow_undrained(void)
 	return 0;
 }
 
+static void work_naps(void)
+{
+	for (int i = 0; i < 100; i++)
+		usleep(1000);
+}
+
+/* The same for a trace that has scheduling events only */
+static int test_sched_undrained(void)
+{
+	pid_t pid = start(work_naps);
+
+	CHECK(pid > 0);
+	CHECK(config(pid, RECORDS(64), O_SCHED | O_SIGNAL) == 0);
+	CHECK(next_stop(pid, 0) >> 8 == SIGIO && flags_of(pid) & O_PAUSED);
+	CHECK(!(flags_of(pid) & O_LOST));
+	CHECK(next_stop(pid, 0) >> 8 == AT_EXIT);
+	CHECK(bts(SIZE, pid, NULL, 0) <= 64 && flags_of(pid) & O_LOST);
+	stop(pid);
+	return 0;
+}
+
 /* Runs a tracee in the maze through all stops for overflow, and compares its records. */
 static int maze_with(unsigned long records, unsigned long flags, unsigned long at_least)
 {
@@ -735,6 +756,7 @@ static int test_io_uring(void)
 const struct test signal_tests[] = {
 	{ "overflow", test_overflow },
 	{ "undrained", test_overflow_undrained },
+	{ "sched_undrained", test_sched_undrained },
 	{ "every_size", test_every_size },
 	{ "with_sched", test_with_sched },
 	{ "singlestep", test_singlestep },
