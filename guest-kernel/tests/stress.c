@@ -15,7 +15,7 @@
  * Prints KTAP, and its progress every ten seconds. As PID 1 it reports through the machine's exit
  * port.
  */
-#include "bts.h"
+#include "stress.h"
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -31,6 +31,8 @@
 /* A tracer without progress for this time, in seconds, hangs. */
 #define PATIENCE	120
 
+uint64_t random_state;
+
 static struct shared {
 	atomic_bool end;
 	struct {
@@ -39,31 +41,6 @@ static struct shared {
 	} tracer[TRACERS];
 	char why[TRACERS][WHY_SIZE];
 } *shared;
-
-static uint64_t random_state;
-
-/* Returns a random number below N. */
-static uint64_t any(uint64_t n)
-{
-	random_state ^= random_state << 13;
-	random_state ^= random_state >> 7;
-	random_state ^= random_state << 17;
-	return (random_state * 0x2545f4914f6cdd1dull >> 16) % n;
-}
-
-static void seed_with(uint64_t seed)
-{
-	random_state = (seed + 1) * 0x9e3779b97f4a7c15ull | 1;
-}
-
-/* Returns the seconds since the machine started. */
-static double now(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return now.tv_sec + now.tv_nsec * 1e-9;
-}
 
 /*
  * A tracee
@@ -399,27 +376,6 @@ static pid_t start_tracer(unsigned int i, uint64_t seed)
 /*
  * All tracers
  */
-
-/* Fails if the kernel has logged a warning or worse since the last call. */
-static int kernel_is_content(int log)
-{
-	char text[8192];
-	ssize_t n;
-
-	while ((n = read(log, text, sizeof(text) - 1)) > 0) {
-		text[n] = '\0';
-		/* Expected: warnings about refused reservations, and about a slow machine. */
-		if (strstr(text, "__vm_enough_memory: ") ||
-		    strstr(text, "hrtimer: interrupt took "))
-			continue;
-		if ((strtoul(text, NULL, 10) & 7) <= 4)
-			FAIL("the kernel says: %.200s",
-			     strchr(text, ';') ? strchr(text, ';') + 1 : text);
-	}
-	/* -EPIPE: messages have been overwritten. */
-	CHECK(n == 0 || errno == EAGAIN);
-	return 0;
-}
 
 static int test(double seconds, uint64_t seed)
 {

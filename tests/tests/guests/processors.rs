@@ -16,10 +16,12 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// A test with `--clock CLOCK`.
 type Test = fn(&Machine, clock: &str) -> Result<()>;
 
-const TESTS: [(&str, Test); 3] = [
+const TESTS: [(&str, Test); 4] = [
     ("start_and_stop", start_and_stop),
     ("traced_threads", traced_threads),
     ("stress", stress),
+    // `processors::stress` names both.
+    ("stress_in_sequences", sequences),
 ];
 
 pub fn trials(module: &str) -> Vec<Trial> {
@@ -157,12 +159,16 @@ fn seconds(machine: &Machine, clock: &str, soft: f64, kvm: f64) -> Result<f64> {
 fn run(machine: &Machine, clock: &str, name: &str, others: &[&str], seconds: f64) -> Result<()> {
     let directory = tempfile::tempdir()?;
     let program = guest_program::compile(directory.path(), &format!("{name}.c"), others)?;
+    let mut argument = seconds.to_string();
+    if let Some(seed) = setting::<u64>("VBTS_STRESS_SEED")? {
+        argument = format!("{argument} {seed}");
+    }
     let mut command = guest_program::command(
         machine,
         machine.accel(),
         machine.kernel(),
         &program,
-        &seconds.to_string(),
+        &argument,
     )?;
     command.args(["--smp", "4", "--memory", "512M", "--clock", clock]);
     // On virtual time, one thread executes the four processors in turn.
@@ -192,4 +198,16 @@ fn traced_threads(machine: &Machine, clock: &str) -> Result<()> {
 fn stress(machine: &Machine, clock: &str) -> Result<()> {
     let seconds = seconds(machine, clock, 0.2, 20.0)?;
     run(machine, clock, "stress", &["bts.c"], seconds)
+}
+
+/// Tracers that make random requests, whose results they know: guest-kernel/tests/sequences.c.
+fn sequences(machine: &Machine, clock: &str) -> Result<()> {
+    let seconds = seconds(machine, clock, 0.5, 20.0)?;
+    run(
+        machine,
+        clock,
+        "sequences",
+        &["sequence_model.c", "sequence_requests.c", "bts.c"],
+        seconds,
+    )
 }
