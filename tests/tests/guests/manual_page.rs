@@ -211,10 +211,15 @@ fn names(_: &Machine) -> Result<()> {
 }
 
 /// syzkaller's description has each request of the header, and each of its names has the header's
-/// value.
+/// value. The program with which the fuzzer begins makes each request after the tracee has
+/// stopped.
 fn syzkaller(_: &Machine) -> Result<()> {
     let file = |name| std::fs::read_to_string(guest_kernel("syzkaller").join(name));
     let (calls, values) = (file("ptrace_bts.txt")?, file("ptrace_bts.txt.const")?);
+    let program = file("test/ptrace_bts")?;
+    let (_, program) = program
+        .split_once(" = wait4$ptrace_bts(")
+        .context("no tracee stops")?;
     let mut constants: BTreeMap<&str, &str> = (values.lines())
         .filter_map(|line| line.split_once(" = "))
         .filter(|(name, _)| name.starts_with("PTRACE_BTS_"))
@@ -222,7 +227,7 @@ fn syzkaller(_: &Machine) -> Result<()> {
     for (name, value) in definitions()? {
         let is_request = name.starts_with("PTRACE_BTS_") && !name.starts_with("PTRACE_BTS_O_");
         ensure!(
-            !is_request || calls.contains(&format!("(req const[{name}], pid pid, ")),
+            !is_request || calls.contains(&format!("(req const[{name}], pid pid_ptrace_bts, ")),
             "there is no call for {name}"
         );
         let Some(constant) = constants.remove(name.as_str()) else {
@@ -234,6 +239,11 @@ fn syzkaller(_: &Machine) -> Result<()> {
             None => value.parse()?,
         };
         ensure!(constant.parse() == Ok(value), "{name} is {value}");
+        let call = name.trim_start_matches("PTRACE_");
+        ensure!(
+            !is_request || program.contains(&format!("ptrace${call}({value:#x}, r")),
+            "the program does not call {call}"
+        );
     }
     ensure!(constants.is_empty(), "not in the header: {constants:?}");
     Ok(())
