@@ -336,6 +336,66 @@ static int test_killed(void)
 	return 0;
 }
 
+/* MAP without a free descriptor leaves nothing behind. */
+static int test_no_descriptor(void)
+{
+	struct rlimit usual, none = { 0, 0 };
+	long before = locked();
+	pid_t pid = start(work_a);
+	uint64_t offset;
+	const char *at;
+
+	CHECK(pid > 0 && configure(pid) == 0);
+	CHECK(!getrlimit(RLIMIT_NOFILE, &usual));
+	none.rlim_max = usual.rlim_max;
+	CHECK(!setrlimit(RLIMIT_NOFILE, &none));
+	for (int i = 0; i < 100; i++)
+		REFUSED(bts(MAP, pid, NULL, 0), EMFILE);
+	CHECK(!setrlimit(RLIMIT_NOFILE, &usual));
+	at = map(pid);
+	CHECK(at && next_stop(pid, 0) >> 8 == SIGIO);
+	CHECK(bts(TAKE, pid, &offset, 0) > 0 && offset == 0);
+	CHECK(((const struct mapped_record *)at)->to);
+	CHECK(!munmap((void *)at, SEGMENTS * SEGMENT) && config(pid, 0, 0) == 0);
+	CHECK(locked() == before);
+	stop(pid);
+	return 0;
+}
+
+/* The requests for a tracee in any state are refused for a task that is no tracee of ours. */
+static int test_no_tracee(void)
+{
+	static const int requests[] = { DRAIN_RUNNING, TAKE_RUNNING };
+	static struct record r[PER_SEGMENT];
+	pid_t pid[4] = { start(work_none), fork(), start(work_none), start(work_a) };
+	int status;
+
+	if (!pid[1])
+		for (;;)
+			pause();
+	/* A tracee that has let go, one that never was, one that has ended, and another's */
+	CHECK(pid[0] > 0 && pid[1] > 0 && pid[2] > 0 && pid[3] > 0);
+	CHECK(configure(pid[0]) == 0 && configure(pid[2]) == 0 && configure(pid[3]) == 0);
+	CHECK(!ptrace(PTRACE_DETACH, pid[0], 0, SIGSTOP));
+	stop(pid[2]);
+	for (unsigned int i = 0; i < sizeof(requests) / sizeof(requests[0]); i++) {
+		for (int j = 0; j < 3; j++)
+			REFUSED(bts(requests[i], pid[j], r, 0), ESRCH);
+		REFUSED(bts(requests[i], getpid(), r, 0), ESRCH);
+		REFUSED(bts(requests[i], 1 << 30, r, 0), ESRCH);
+	}
+	pid[1] = fork();
+	if (!pid[1])
+		_exit(bts(TAKE_RUNNING, pid[3], r, 0) != -1 || errno != ESRCH ||
+		      bts(DRAIN_RUNNING, pid[3], r, 0) != -1 || errno != ESRCH);
+	CHECK(waitpid(pid[1], &status, 0) == pid[1]);
+	if (status)
+		FAIL("another process can take the records");
+	CHECK(next_stop(pid[3], 0) >> 8 == SIGIO && !(flags_of(pid[3]) & O_LOST));
+	stop(pid[3]);
+	return 0;
+}
+
 const struct test mapped_tests[] = {
 	{ "path", test_path },
 	{ "no_segment_left", test_no_segment_left },
@@ -346,5 +406,7 @@ const struct test mapped_tests[] = {
 	{ "locked", test_locked },
 	{ "running", test_running },
 	{ "killed", test_killed },
+	{ "no_descriptor", test_no_descriptor },
+	{ "no_tracee", test_no_tracee },
 	{ 0 },
 };

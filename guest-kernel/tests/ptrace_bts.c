@@ -61,6 +61,7 @@ static const struct {
 	{ "mapped", mapped_tests, NEW, ANY },
 	{ "perf", perf_tests, NEW, ANY },
 	{ "smp", smp_tests, NEW, ANY },
+	{ "hotplug", hotplug_tests, NEW, ANY },
 	{ "no_bts", no_bts_tests, NEW, NO_BTS },
 	{ "pti", pti_tests, NEW, PTI },
 	{ "swap", swap_tests, NEW, DISK },

@@ -3,6 +3,7 @@
  * Several processors: tasks that move, and tasks that are traced at the same time.
  */
 #include "bts.h"
+#include <sys/random.h>
 
 static int one_processor(void)
 {
@@ -326,6 +327,56 @@ static int test_drain_events(void)
 	return 0;
 }
 
+/* Takes one branch in user mode while it makes thousands in the kernel. */
+static void work_busy(void)
+{
+	static char buffer[1 << 20];
+
+	move(1);
+	loop_a(100);
+	for (;;)
+		getrandom(buffer, sizeof(buffer), 0);
+}
+
+/*
+ * A tracee that has a processor keeps its records. They are all there when it stops, and no segment
+ * is given back.
+ */
+static int test_take_running(void)
+{
+	enum { SEGMENTS = 3 };
+	const uint64_t end = monotonic() + 1000000000;
+	unsigned int refused = 0;
+	uint64_t offset = 0;
+	long taken = 0, n;
+	pid_t pid;
+
+	if (one_processor())
+		return 0;
+	move(0);
+	pid = start(work_busy);
+	CHECK(pid > 0);
+	CHECK(config_virtual(pid, RECORDS(4096), O_TRACE | O_SIGNAL | O_MAPPED, SEGMENTS) == 0);
+	CHECK(!ptrace(PTRACE_CONT, pid, 0, 0));
+	/* Later it runs nearly always. */
+	while (refused < 500 && monotonic() < end) {
+		n = bts(TAKE_RUNNING, pid, &offset, taken);
+		CHECK(n >= 0 || errno == EAGAIN);
+		refused += n < 0;
+		taken = n < 0 ? taken : n > 0;
+		n = bts(DRAIN_RUNNING, pid, NULL, 0);
+		CHECK(n == 0 || (n == -1 && errno == EAGAIN));
+	}
+	if (refused < 500)
+		FAIL("only %u requests were refused", refused);
+	CHECK(!kill(pid, SIGSTOP) && waitpid(pid, NULL, __WALL) == pid);
+	REFUSED(bts(TAKE, pid, &offset, taken + 1), EINVAL);
+	n = bts(TAKE, pid, &offset, taken);
+	CHECK(n >= 0 && !(flags_of(pid) & O_LOST));
+	stop(pid);
+	return 0;
+}
+
 const struct test smp_tests[] = {
 	{ "migrate", test_migrate },
 	{ "migrate_kernel", test_migrate_kernel },
@@ -336,5 +387,6 @@ const struct test smp_tests[] = {
 	{ "running_elsewhere", test_running_elsewhere },
 	{ "many", test_many },
 	{ "drain_events", test_drain_events },
+	{ "take_running", test_take_running },
 	{ 0 },
 };
