@@ -82,7 +82,8 @@ struct test {
 /* The tests of each file. A name of NULL marks the end. */
 extern const struct test basic_tests[], errors_tests[], memlock_tests[], signal_tests[],
 	virtual_tests[], pressure_tests[], kernel_tests[], task_tests[], running_tests[],
-	mapped_tests[], perf_tests[], smp_tests[], hotplug_tests[], no_bts_tests[], pti_tests[],
+	mapped_tests[], perf_tests[], smp_tests[], hotplug_tests[], userfault_tests[],
+	security_tests[], freezer_tests[], failures_tests[], no_bts_tests[], pti_tests[],
 	swap_tests[], november_tests[], man_tests[], december_tests[];
 
 /* Errno of ALLOCATE_BUFFER of 2007 as the first request, and whether none was made since boot. */

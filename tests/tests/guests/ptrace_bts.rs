@@ -249,6 +249,10 @@ fn all_cases(command: Command, api: &str) -> Result<()> {
         "perf does not use this processor's Branch Trace Store",
         "this kernel has no page-table isolation",
         "this kernel has no control groups",
+        "this kernel has no userfaultfd",
+        "this kernel has no SELinux",
+        "this kernel cannot test a suspend",
+        "this kernel injects no failures",
         "this kernel has no x32 ABI",
         "a 32-bit kernel has no other code",
     ];
