@@ -34,9 +34,9 @@ die() { printf '%s: %s\n' "$(basename "$0")" "$*" >&2; exit 1; }
 
 # The exit status of a suite that cannot run on this machine.
 SKIPPED=77
-# skipped WHAT: says that a check is left out, and why. The line also goes to the file of
+# skipped "WHAT: WHY": says that a check is left out, and why. The line also goes to the file of
 # VBTS_CI_SKIPS, which ci/suite, ci/test and ci/test-all count and show at their ends. Tests in Rust
-# (tests/src/skips.rs) and scripts in Python (ci/debian.py) add to the same file.
+# (testkit/src/skips.rs) and scripts in Python (ci/debian.py) add to the same file.
 skipped() {
 	say "Skipped: $*"
 	[ -z "${VBTS_CI_SKIPS:-}" ] || printf '%s\n' "$*" >>"$VBTS_CI_SKIPS"
@@ -46,11 +46,26 @@ skip() {
 	skipped "$(basename "$0"): $*"
 	exit "$SKIPPED"
 }
-# show_skips: prints the lines of VBTS_CI_SKIPS, and their number.
+# show_skips: prints the number of lines in VBTS_CI_SKIPS, and what they say, once for each reason.
 show_skips() {
 	[ -s "$VBTS_CI_SKIPS" ] || return 0
 	say "Skipped: $(wc -l <"$VBTS_CI_SKIPS")"
-	sed 's/^/    /' "$VBTS_CI_SKIPS" >&2
+	awk '
+		{
+			end = index($0, ": ")
+			why = substr($0, end + 2)
+			if (!(why in count))
+				reasons[++last] = why
+			if (++count[why] <= 3)
+				what[why] = what[why] (count[why] > 1 ? ", " : "") substr($0, 1, end - 1)
+		}
+		END {
+			for (number = 1; number <= last; number++) {
+				why = reasons[number]
+				more = count[why] > 3 ? " and " count[why] - 3 " more" : ""
+				print "    " what[why] more ": " why
+			}
+		}' "$VBTS_CI_SKIPS" >&2
 }
 
 # commit: prints what is checked: the commit, with a "+" if files differ from it.

@@ -11,6 +11,7 @@
 //! | [`elf`] | ELF files, hostile ones among them |
 //! | [`lockstep`] | random programs with and without native code, in lock step |
 //! | [`random`] | a generator of pseudo-random numbers whose seed is all that a reproduction needs |
+//! | [`skips`] | what tests leave out, for the scripts that run them |
 //!
 //! A machine is made in three steps: an [`Environment`] describes memory and registers,
 //! [`Environment::machine`] copies it into new memory, and [`Machine`] runs it:
@@ -60,6 +61,7 @@ pub mod memory;
 pub mod platform;
 pub mod processor;
 pub mod random;
+pub mod skips;
 
 pub use environment::{Environment, Machine};
 pub use memory::Ram;

@@ -10,6 +10,8 @@ use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use vbts::kvm::check;
 use vbts::kvm::device::{self, DEVICE};
 
+use crate::skips;
+
 /// What a test needs of the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Needs {
@@ -30,18 +32,19 @@ pub fn main(tests: &[(&str, Needs, Test)]) -> ! {
         .iter()
         .map(|&(name, needs, test)| {
             let missing = missing[needs as usize].clone();
-            Trial::ignorable_test(name, move || run(test, missing))
+            let name = name.to_owned();
+            Trial::ignorable_test(name.clone(), move || run(&name, test, missing))
         })
         .collect();
     libtest_mimic::run(&arguments, trials).exit()
 }
 
-fn run(test: Test, missing: Option<String>) -> Result<Completion, Failed> {
+fn run(name: &str, test: Test, missing: Option<String>) -> Result<Completion, Failed> {
     if let Some(why) = missing {
         return if std::env::var_os("VBTS_REQUIRE_KVM").is_some_and(|v| v == "1") {
             Err(format!("VBTS_REQUIRE_KVM is set, and {why}").into())
         } else {
-            Ok(Completion::ignored_with(format!("skipped: {why}")))
+            Ok(skips::ignored(name, &why))
         };
     }
     let fail = |error: anyhow::Error| Failed::from(format!("{error:#}"));

@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use libtest_mimic::{Completion, Failed, Trial};
 
+use crate::skips;
+
 /// No test needs longer than this, on a slow and busy machine.
 const LIMIT: Duration = Duration::from_secs(300);
 
@@ -323,22 +325,23 @@ impl std::fmt::Display for Skip {
 impl std::error::Error for Skip {}
 
 /// Named tests of a module that need a [`Machine`]. Without one they are reported as ignored, with
-/// the reason.
+/// the reason, or fail (see [`skips`]).
 #[must_use]
 pub fn trials(module: &str, tests: Vec<(String, Test)>) -> Vec<Trial> {
     tests
         .into_iter()
         .map(|(name, test)| {
-            Trial::ignorable_test(format!("{module}::{name}"), move || match Machine::find() {
+            let name = format!("{module}::{name}");
+            Trial::ignorable_test(name.clone(), move || match Machine::find() {
                 Ok(machine) => match test(&machine) {
                     Ok(()) => Ok(Completion::Completed),
                     Err(error) if error.is::<Skip>() => {
                         println!("skipped: {error}");
-                        Ok(Completion::ignored_with(format!("skipped: {error}")))
+                        Ok(skips::ignored(&name, &error.to_string()))
                     }
                     Err(error) => Err(Failed::from(format!("{error:#}"))),
                 },
-                Err(reason) => Ok(Completion::ignored_with(format!("skipped: {reason:#}"))),
+                Err(reason) => skips::without_machine(&name, &format!("{reason:#}")),
             })
         })
         .collect()

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use programs::image::{Image, reported};
+use vbts_tests::skips;
 
 /// Time limit of a program on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -161,10 +162,13 @@ fn main() -> ExitCode {
             let excuse = image.excuse(reference.name).map(str::to_owned);
             let skipped = missing.clone().or(excuse);
             let title = format!("{}::{name}", reference.name);
-            trials.push(Trial::ignorable_test(title, move || match &skipped {
-                Some(why) => Ok(Completion::ignored_with(format!("skipped: {why}"))),
-                None => run(reference, &image).map(|()| Completion::Completed),
-            }));
+            trials.push(Trial::ignorable_test(
+                title.clone(),
+                move || match &skipped {
+                    Some(why) => Ok(skips::ignored(&title, why)),
+                    None => run(reference, &image).map(|()| Completion::Completed),
+                },
+            ));
         }
     }
     libtest_mimic::run(&arguments, trials).exit_code()

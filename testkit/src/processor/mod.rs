@@ -11,7 +11,7 @@
 //! first hundreds of instructions, and later before one of many.
 //!
 //! The last two need the feature `kvm`, which `cargo test --workspace` enables. On a KVM that fails
-//! the checks of vbts, `kvm` runs every guest on the software CPU.
+//! the checks of vbts, every test fails with `kvm`.
 
 #[cfg(feature = "kvm")]
 mod kvm;
@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use vbts_cpu::{Exit, Model, SoftCpu};
 
-use crate::{Environment, Ram, TestPlatform};
+use crate::{Environment, Ram, TestPlatform, skips};
 
 /// The accelerator of the processors of this test program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,7 +122,7 @@ impl Processor {
     /// host does not have those of the model.
     ///
     /// # Panics
-    /// KVM fails.
+    /// KVM fails, or fails the checks of vbts.
     pub fn new(environment: &Environment, model: &'static Model) -> Self {
         #[cfg(feature = "kvm")]
         if accel() != Accel::Soft {
@@ -143,19 +143,19 @@ impl Processor {
 
     #[cfg(feature = "kvm")]
     fn on_kvm(environment: &Environment, model: &'static Model) -> Self {
+        // The software CPU in its place would pass, and say nothing of KVM.
+        if let Accel::Kvm { .. } = accel()
+            && let Some(why) = kvm::unfaithful()
+        {
+            panic!("VBTS_ACCEL=kvm: {why}");
+        }
         let machine = kvm::Accelerated::new(environment, model);
-        let mut processor = Self {
+        Self {
             platform: machine.platform.clone(),
             ram: machine.ram.clone(),
             kind: Kind::Kvm(Box::new(machine)),
             soft_only: false,
-        };
-        if let Accel::Kvm { .. } = accel()
-            && let Some(why) = kvm::unfaithful()
-        {
-            processor.soft_only(why);
         }
-        processor
     }
 
     /// The platform of its machine.
@@ -238,15 +238,17 @@ impl DerefMut for Processor {
     }
 }
 
-/// Prints a remark on the running test once. It writes to standard error directly, because the test
-/// harness hides the output of tests that pass.
+/// Says once that the running test, or a part of it, is left out. It writes to standard error
+/// directly, because the test harness hides the output of tests that pass.
 pub fn say(what: &str) {
     static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
     let thread = std::thread::current();
-    let said = format!("{}: {what}", thread.name().unwrap_or_default());
+    let test = thread.name().unwrap_or_default();
+    let said = format!("{test}: {what}");
     let mut before = SAID.lock().unwrap_or_else(PoisonError::into_inner);
     if !before.contains(&said) {
         let _ = writeln!(std::io::stderr(), "{said}");
+        skips::note(test, what);
         before.push(said);
     }
 }

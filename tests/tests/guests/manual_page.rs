@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 use libtest_mimic::Trial;
 use vbts_tests::branches::{self, Branch};
-use vbts_tests::machine::{self, Machine};
+use vbts_tests::machine::{self, Machine, Skip};
 use vbts_tests::programs;
 
 pub fn trials(module: &str) -> Vec<Trial> {
@@ -36,14 +36,11 @@ fn page() -> Result<String> {
 
 fn well_formed(_: &Machine) -> Result<()> {
     let page = guest_kernel("man/ptrace_bts.2");
-    let Ok(output) = Command::new("mandoc")
+    let output = Command::new("mandoc")
         .args(["-T", "lint"])
         .arg(page)
         .output()
-    else {
-        println!("     skipped: there is no mandoc");
-        return Ok(());
-    };
+        .map_err(|error| Skip::program(format!("mandoc: {error}")))?;
     let complaints = String::from_utf8_lossy(&output.stdout);
     ensure!(
         output.status.success() && complaints.is_empty(),

@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn files_are_opened_below_the_given_directories_only() {
         if !is_available() {
-            eprintln!("skipped: this host has no Landlock");
+            vbts_testkit::skips::note("sandbox::files", "this host has no Landlock");
             return;
         }
         let directory = tempfile::tempdir().unwrap();
