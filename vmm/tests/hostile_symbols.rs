@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -228,18 +228,11 @@ fn a_file_with_many_names_is_read_once() {
     }
     let mut symbols = symbolizer();
     map(&mut symbols, &files);
-    label(&mut symbols, CODE);
-    let began = Instant::now();
-    for n in 1..files.len() as u64 {
+    for n in 0..files.len() as u64 {
         let label = label(&mut symbols, CODE + 0x1000 * n);
         assert!(label.ends_with(&format!("({n})")), "{label}");
     }
-    // To read the file takes at least 10 ms.
-    assert!(
-        began.elapsed() < Duration::from_millis(500),
-        "{:?}",
-        began.elapsed()
-    );
+    assert_eq!(symbols.reads(), 1);
 }
 
 /// A symbolizer with the harmless program, and the process that it has started.
@@ -263,6 +256,15 @@ fn send_signal(signal: &str, pid: u32) {
         .args([signal, &pid.to_string()])
         .status();
     assert!(status.unwrap().success());
+}
+
+/// Stops a process, which may have ended.
+fn stop(pid: u32) {
+    let done = Command::new("kill")
+        .args(["-STOP", &pid.to_string()])
+        .stderr(Stdio::null())
+        .status();
+    done.unwrap();
 }
 
 /// Returns whether there is such a process, or its end was not waited for.
@@ -307,9 +309,9 @@ fn symbols_of_the_kernel_are_read_when_they_are_needed() {
     let kernel = tempfile::tempfile().unwrap();
     hostile_kernel(start).write(&kernel).unwrap();
     let mut symbols = symbolizer();
-    let began = Instant::now();
     symbols.set_kernel(kernel, "vmlinux");
-    assert!(began.elapsed() < Duration::from_millis(100));
+    assert_eq!(symbols.reads(), 0);
+    let began = Instant::now();
     let (memory, label) = measured(|| label(&mut symbols, start));
     assert_eq!(label, "start_kernel+0x0 [kernel]");
     assert!(memory < MEMORY, "{} MiB", memory / MIB);
@@ -325,26 +327,35 @@ fn the_time_limit_holds_with_a_hostile_kernel() {
     let directory = TempDir::new().unwrap();
     let kernel = directory.path().join("vmlinux");
     hostile_kernel(0x100_0000).create(&kernel).unwrap();
-    let began = Instant::now();
-    let run = Command::new(env!("CARGO_BIN_EXE_vbts"))
-        .args([
-            "trace",
-            "--scope",
-            "all",
-            "--timeout",
-            "1",
-            "--format",
-            "text",
-        ])
-        .args(["--output", "/dev/null", "--kernel"])
+    let mut run = Command::new(env!("CARGO_BIN_EXE_vbts"))
+        .args(["trace", "--scope", "all", "--timeout", "1"])
+        .args(["--format", "text", "--output", "/dev/null", "--kernel"])
         .arg(kernel)
         .arg("/bin/true")
         // It is not executed.
         .env("VBTS_AGENT", "/bin/true")
-        .output()
+        .stderr(Stdio::piped())
+        .spawn()
         .unwrap();
-    assert_eq!(run.status.code(), Some(TIMEOUT), "{run:?}");
-    assert!(began.elapsed() < TIME / 4, "{:?}", began.elapsed());
+    // The process that reads stands still, so nothing but the limit ends the run.
+    let mut stopped = None;
+    let end = Instant::now() + TIME;
+    let status = loop {
+        if let Some(status) = run.try_wait().unwrap() {
+            break status;
+        }
+        if stopped.is_none() {
+            let starters = children(run.id());
+            stopped = starters.into_iter().flat_map(children).next();
+            stopped.iter().for_each(|reader| stop(*reader));
+        }
+        if Instant::now() > end {
+            run.kill().unwrap();
+            panic!("the run does not end");
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    assert_eq!(status.code(), Some(TIMEOUT), "{:?}", run.wait_with_output());
 }
 
 #[test]

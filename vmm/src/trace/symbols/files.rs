@@ -86,6 +86,8 @@ pub struct Files {
     /// Number of files that it has.
     loaded: u32,
     resets: u32,
+    /// Number of times that the process was given a file to read.
+    reads: u64,
     unnamed: Unnamed,
 }
 
@@ -103,8 +105,14 @@ impl Files {
             epoch: 0,
             loaded: 0,
             resets: 0,
+            reads: 0,
             unnamed: Unnamed::default(),
         }
+    }
+
+    /// The number of times that the process was given a file to read.
+    pub fn reads(&self) -> u64 {
+        self.reads
     }
 
     /// Sets what reads symbols.
@@ -234,6 +242,7 @@ impl Files {
                 }
             },
         }
+        self.reads += 1;
         let is_kernel = matches!(file.place, Place::Kernel(_));
         let lines = file.lines;
         let debug_file = match self.source.receive()? {

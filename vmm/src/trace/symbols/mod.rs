@@ -140,6 +140,12 @@ impl Symbolizer {
         self.files.all_unnamed()
     }
 
+    /// The number of times that the process that reads symbols was given a file. A file without
+    /// addresses to look up is not read, and one with several names is read once.
+    pub fn reads(&self) -> u64 {
+        self.files.reads()
+    }
+
     /// Those of them that can be opened.
     pub fn readable_unnamed(&self) -> &Unnamed {
         self.files.unnamed()
