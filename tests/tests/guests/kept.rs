@@ -22,6 +22,7 @@ pub fn trials(module: &str) -> Vec<Trial> {
             ("no_reader_of_standard_error", no_reader),
             ("signals", signals),
             ("a_panic_of_the_guest", panic),
+            ("tasks_without_a_buffer", tasks_without_a_buffer),
             ("one_writer_for_a_file", one_writer),
         ],
     )
@@ -136,6 +137,33 @@ fn panic(machine: &Machine) -> Result<()> {
     let options = ["--memory", "64M"];
     let run = machine.trace("btrace", &file, &options, &["/bin/sh", "-c", script])?;
     check(&file, &run.expect(255)?, "panic", 1000)
+}
+
+/// Tasks whose buffers the agent cannot map are not traced. It is the same when the kernel has no
+/// memory for them, which depends on the order of its allocations. Neither their mappings nor their
+/// ends matter to the trace.
+fn tasks_without_a_buffer(machine: &Machine) -> Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        return Err(machine::Skip("only root limits the address space of PID 1".into()).into());
+    }
+    let directory = tempfile::tempdir()?;
+    let file = directory.path().join("trace");
+    // A buffer takes a 256th of the guest's memory, which is 4 MiB. The agent keeps half of that
+    // for all else. The shell reads the size while it has the only buffer.
+    let limit = "while read name size _; do [[ $name = VmSize: ]] && break; done < /proc/1/status; \
+                 prlimit --pid 1 --as=$(((size + 2048) << 10))";
+    // The others live when the first process ends, or the run waits for them.
+    for (wait, time) in [("first", "1000"), ("all", "0.1")] {
+        let script = format!("{limit} && for i in {{1..8}}; do sleep {time} & done; :");
+        let options = ["--memory", "1G", "--wait", wait];
+        let program = ["/bin/bash", "-c", &script];
+        let run = machine.trace("btrace", &file, &options, &program)?;
+        let run = run.expect(0)?;
+        let reason = "the guest has too little memory for its trace buffer";
+        ensure!(run.stderr.contains(reason), "{}", run.stderr);
+        check(&file, &run, "exited", 100_000)?;
+    }
+    Ok(())
 }
 
 /// A file that a run of vbts writes is not written by another one.
