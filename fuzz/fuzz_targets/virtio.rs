@@ -11,13 +11,13 @@ use vbts_devices::disk::Disk;
 use vbts_devices::irqchip::{IrqChip, IrqLine};
 use vbts_devices::ninep::Access;
 use vbts_devices::tap::Tap;
-use vbts_devices::virtio::VirtioDevice;
 use vbts_devices::virtio::block::Block;
 use vbts_devices::virtio::console::{Console, ConsolePort};
 use vbts_devices::virtio::entropy::{Entropy, Source};
 use vbts_devices::virtio::fs9p::Fs9p;
 use vbts_devices::virtio::mmio::{MmioTransport, VirtioTransport};
 use vbts_devices::virtio::net::{MacAddress, Net};
+use vbts_devices::virtio::{Budget, VirtioDevice};
 use vbts_devices::{BusDevice, GuestRam, OutputBuffer, lock, shared};
 use vbts_fuzz::canary;
 use vbts_fuzz::edit::edit;
@@ -206,6 +206,7 @@ fuzz_target!(|data: &[u8]| {
     let mut input = Input::new(data);
     let irq = IrqLine::new(shared(IrqChip::new(1, false)), 5);
     let available = [0; 8];
+    let budget = Budget::default();
     let kind = input.u8();
     if kind.is_multiple_of(4) {
         let output = shared(OutputBuffer::new(64));
@@ -213,8 +214,8 @@ fuzz_target!(|data: &[u8]| {
             ConsolePort::named("port", Box::new(output.clone())),
             ConsolePort::console(Box::new(output.clone())),
         ];
-        let mut device =
-            MmioTransport::new(Console::new(ports), memory.clone(), irq).expect("good queues");
+        let mut device = MmioTransport::new(Console::new(ports), memory.clone(), irq, &budget)
+            .expect("good queues");
         let device = &mut device;
         let mut driver = Driver {
             device,
@@ -225,12 +226,14 @@ fuzz_target!(|data: &[u8]| {
             let port = bytes.len() % 3;
             device.push_input(port, bytes);
             lock(&output).take();
+            budget.renew();
             device.poll();
         });
     } else if kind % 4 == 2 {
         let writable = kind & 0x10 == 0;
         let device = Block::new(disk(writable), "disk");
-        let mut device = MmioTransport::new(device, memory.clone(), irq).expect("good queues");
+        let mut device =
+            MmioTransport::new(device, memory.clone(), irq, &budget).expect("good queues");
         let device = &mut device;
         Driver {
             device,
@@ -238,6 +241,7 @@ fuzz_target!(|data: &[u8]| {
             available,
         }
         .run(&mut input, |device, _| {
+            budget.renew();
             device.poll();
         });
         assert_disk_is_whole(writable);
@@ -247,7 +251,8 @@ fuzz_target!(|data: &[u8]| {
             end.set_nonblocking(true).expect("a socket");
         }
         let device = Net::new(Tap::from_fd(ours.into()), MacAddress::of_name("tap"));
-        let mut device = MmioTransport::new(device, memory.clone(), irq).expect("good queues");
+        let mut device =
+            MmioTransport::new(device, memory.clone(), irq, &budget).expect("good queues");
         let device = &mut device;
         let mut frame = [0; 1 << 16];
         Driver {
@@ -260,6 +265,7 @@ fuzz_target!(|data: &[u8]| {
             frame[..bytes.len()].copy_from_slice(bytes);
             let len = bytes.first().map_or(0, |n| usize::from(*n) * 8);
             let _ = theirs.send(&frame[..len]);
+            budget.renew();
             device.poll();
             while let Ok(n) = theirs.recv(&mut frame) {
                 assert!((14..=1518).contains(&n), "a frame of {n} bytes");
@@ -268,7 +274,8 @@ fuzz_target!(|data: &[u8]| {
         });
     } else if kind % 4 == 3 {
         let device = Entropy::new(Source::Fixed(kind.into()));
-        let mut device = MmioTransport::new(device, memory.clone(), irq).expect("good queues");
+        let mut device =
+            MmioTransport::new(device, memory.clone(), irq, &budget).expect("good queues");
         let device = &mut device;
         Driver {
             device,
@@ -276,11 +283,13 @@ fuzz_target!(|data: &[u8]| {
             available,
         }
         .run(&mut input, |device, _| {
+            budget.renew();
             device.poll();
         });
     } else {
         let device = Fs9p::new("tag", &TREE.share(), Access::ReadOnly).expect("the share is there");
-        let mut device = MmioTransport::new(device, memory.clone(), irq).expect("good queues");
+        let mut device =
+            MmioTransport::new(device, memory.clone(), irq, &budget).expect("good queues");
         let device = &mut device;
         Driver {
             device,
@@ -288,6 +297,7 @@ fuzz_target!(|data: &[u8]| {
             available,
         }
         .run(&mut input, |device, _| {
+            budget.renew();
             device.poll();
         });
         canary::assert_hidden(&ram.read(0, SIZE));

@@ -21,7 +21,6 @@ use vbts_devices::power::{PowerSwitch, SleepRegisters};
 use vbts_devices::reset::{I8042, ResetControl, ResetLine, SystemControlPortA};
 use vbts_devices::rtc::Rtc;
 use vbts_devices::uart::Uart;
-use vbts_devices::virtio::VirtioDevice;
 use vbts_devices::virtio::block::Block;
 use vbts_devices::virtio::console::{Console, ConsolePort};
 use vbts_devices::virtio::entropy::{Entropy, Source};
@@ -29,6 +28,7 @@ use vbts_devices::virtio::fs9p::Fs9p;
 use vbts_devices::virtio::mmio::{MmioTransport, VIRTIO_MMIO_LEN, VirtioTransport};
 use vbts_devices::virtio::net::Net;
 use vbts_devices::virtio::queue::QueueError;
+use vbts_devices::virtio::{Budget, VirtioDevice};
 use vbts_devices::{Bus, BusDevice, BusError, ByteSink, Effects, Shared, lock, shared};
 
 use crate::layout::{self, VIRTIO_BASE, VIRTIO_GSI, VIRTIO_STRIDE};
@@ -86,7 +86,9 @@ pub struct Board {
     virtio: Vec<Arc<Mutex<dyn VirtioTransport>>>,
     /// A device has had work for the host: see [`Effects::HOST`].
     host_work: AtomicBool,
-    /// A virtio device has used a part of its budget: see [`Effects::BUDGET`].
+    /// What the virtio devices may do until the run loop returns.
+    budget: Budget,
+    /// A virtio device has used a part of it: see [`Effects::BUDGET`].
     budget_used: AtomicBool,
 }
 
@@ -163,6 +165,7 @@ impl Board {
             guest_clock: GuestClock::default(),
             virtio: Vec::new(),
             host_work: AtomicBool::new(false),
+            budget: Budget::default(),
             budget_used: AtomicBool::new(false),
         })
     }
@@ -176,7 +179,12 @@ impl Board {
         let n = self.virtio.len();
         let gsi = *VIRTIO_GSI.get(n).ok_or(BoardError::NoRoom)?;
         let irq = IrqLine::new(self.chip.clone(), gsi.into());
-        let transport = shared(MmioTransport::new(device, self.memory.clone(), irq)?);
+        let transport = shared(MmioTransport::new(
+            device,
+            self.memory.clone(),
+            irq,
+            &self.budget,
+        )?);
         self.mmio.insert(
             VIRTIO_BASE + n as u64 * VIRTIO_STRIDE,
             VIRTIO_MMIO_LEN,
@@ -325,7 +333,7 @@ impl Board {
     }
 
     /// Brings all devices up to `now`, between two runs of a processor. Virtio devices that have
-    /// used up their budgets go on with new ones.
+    /// used up their budget go on with a new one.
     pub fn tick(&self, now: u64) {
         // `apply` locks the interrupt controllers again, so no lock may be held by then.
         let mut effects = lock(&self.pit).tick(now);
@@ -335,6 +343,7 @@ impl Board {
             for device in &self.virtio {
                 // A processor in a thread of its own may use the device now, for long if the host
                 // blocks it. It reports that use at its end.
+            self.budget.renew();
                 effects |= match device.try_lock() {
                     Ok(mut device) => device.grant_budget(now),
                     Err(TryLockError::Poisoned(device)) => device.into_inner().grant_budget(now),

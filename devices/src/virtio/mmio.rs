@@ -7,7 +7,7 @@ use vm_memory::GuestAddress;
 
 use super::queue::{QueueError, VirtQueue};
 use super::state::TransportRegisters;
-use super::{VirtioDevice, VirtioState};
+use super::{Budget, VirtioDevice, VirtioState};
 use crate::bus::{BusDevice, read_le32};
 use crate::irqchip::IrqLine;
 use crate::state::{check, check_bits};
@@ -68,8 +68,9 @@ pub trait VirtioTransport: Send + fmt::Debug {
     /// The device holds something that a state cannot contain.
     fn state(&self) -> Result<VirtioState, StateError>;
 
-    /// Grants a new budget of work, and lets the device go on at virtual time `now` if the last one
-    /// was used up. The machine calls it each time a processor's run loop has returned.
+    /// Grants a new budget of chains, and lets the device go on at virtual time `now` if the last
+    /// one, or that of bytes, was used up. The machine calls it each time a processor's run loop
+    /// has returned, after it has renewed the [`Budget`] that its devices share.
     fn grant_budget(&mut self, now: u64) -> Effects;
 
     /// Puts the device, its transport and its queues into `state`.
@@ -90,16 +91,20 @@ pub struct MmioTransport<D> {
 }
 
 impl<D: VirtioDevice> MmioTransport<D> {
-    /// Puts `device` behind the transport; it reads and writes `ram` and interrupts through `irq`.
+    /// Puts `device` behind the transport; it reads and writes `ram`, within `budget`, and
+    /// interrupts through `irq`.
     ///
     /// # Errors
     /// A queue size of the device is not a power of two.
-    pub fn new(device: D, ram: GuestRam, irq: IrqLine) -> Result<Self, QueueError> {
-        let queues = device
-            .queue_sizes()
-            .iter()
-            .map(|n| VirtQueue::new(*n))
-            .collect::<Result<_, _>>()?;
+    pub fn new(
+        device: D,
+        ram: GuestRam,
+        irq: IrqLine,
+        budget: &Budget,
+    ) -> Result<Self, QueueError> {
+        let queues = device.queue_sizes().iter();
+        let queues = queues.map(|n| VirtQueue::new(*n, budget.clone()));
+        let queues = queues.collect::<Result<_, _>>()?;
         Ok(Self {
             device,
             ram,
@@ -115,13 +120,14 @@ impl<D: VirtioDevice> MmioTransport<D> {
     }
 
     /// Lets the device continue when host input has arrived or an output sink has room again. The
-    /// machine calls it between two runs of a processor, so that it also grants a budget.
+    /// machine calls it between two runs of a processor, so that it also grants a budget of chains.
     pub fn poll(&mut self) -> Effects {
         self.grant_budgets();
         self.serve()
     }
 
-    /// Grants a budget to each queue. Returns whether the device has to go on with one of them.
+    /// Grants a budget of chains to each queue. Returns whether the device has to go on with one of
+    /// them.
     fn grant_budgets(&mut self) -> bool {
         let queues = self.queues.iter_mut();
         queues.fold(false, |throttled, queue| queue.grant_budget() | throttled)

@@ -1,6 +1,7 @@
 //! Virtio devices behind the virtio-mmio transport (OASIS Virtual I/O Device 1.2).
 
 pub mod block;
+mod budget;
 pub mod console;
 pub mod entropy;
 pub mod fs9p;
@@ -11,6 +12,7 @@ mod state;
 #[cfg(test)]
 mod testing;
 
+pub use budget::Budget;
 pub use state::{DeviceState, VirtioState};
 
 use crate::{GuestRam, StateError};

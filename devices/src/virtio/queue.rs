@@ -7,6 +7,7 @@ use thiserror::Error;
 use virtio_queue::{Queue, QueueOwnedT, QueueT};
 use vm_memory::{Bytes, GuestAddress};
 
+use super::budget::Budget;
 use super::state::QueueState;
 use crate::state::check;
 use crate::{GuestRam, StateError};
@@ -16,10 +17,6 @@ const MAX_SEGMENTS: usize = 1024;
 /// Most bytes of one chain, readable and writable together. Several descriptors can name the same
 /// memory, so the size of RAM is not a bound.
 const MAX_CHAIN_BYTES: u64 = 4 << 20;
-
-/// Most bytes of all chains of a queue that a device takes before the run loop of the processor has
-/// looked at its limit and at signals again: what the time limit may have to wait for.
-pub(super) const MAX_BYTES_AT_ONCE: u64 = 128 << 20;
 
 const VRING_AVAIL_F_NO_INTERRUPT: u16 = 1;
 
@@ -48,21 +45,22 @@ pub struct VirtQueue {
     /// A chain was taken or completed: guest memory may have been written.
     served: bool,
     /// Chains that may still be taken before the next [`Self::grant_budget`].
-    budget: u16,
-    /// Bytes that chains may still have before that. The last one may have more.
-    bytes: u64,
+    chains: u16,
+    /// Bytes that they may have.
+    budget: Budget,
     /// The device has asked for a chain when the budget was used up. It goes on with the next one.
     throttled: bool,
 }
 
 impl VirtQueue {
-    pub(super) fn new(max_size: u16) -> Result<Self, QueueError> {
+    /// A queue of at most `max_size` entries, which shares `budget` with others.
+    pub(super) fn new(max_size: u16, budget: Budget) -> Result<Self, QueueError> {
         Ok(Self {
             queue: Queue::new(max_size)?,
             interrupt: false,
             served: false,
-            budget: max_size,
-            bytes: MAX_BYTES_AT_ONCE,
+            chains: max_size,
+            budget,
             throttled: false,
         })
     }
@@ -112,22 +110,21 @@ impl VirtQueue {
             queue,
             interrupt: false,
             served: false,
-            budget: self.queue.max_size(),
-            bytes: MAX_BYTES_AT_ONCE,
+            chains: self.queue.max_size(),
+            budget: self.budget.clone(),
             throttled: state.throttled,
         })
     }
 
-    /// Allows as many chains as the longest ring has entries, with [`MAX_BYTES_AT_ONCE`] bytes.
-    /// Returns whether the device has to go on with what the last budget did not allow.
+    /// Allows as many chains as the longest ring has entries. Returns whether the device has to go
+    /// on with what the last budget, of chains or of bytes, did not allow.
     ///
     /// A driver that places its rings over each other or over its buffers could make the device
     /// itself add to them without end, and one that makes the same long chain available many times,
     /// or notifies the device with each instruction of a block, could occupy the processor beyond
     /// the time limit.
     pub(super) fn grant_budget(&mut self) -> bool {
-        self.budget = self.queue.max_size();
-        self.bytes = MAX_BYTES_AT_ONCE;
+        self.chains = self.queue.max_size();
         std::mem::take(&mut self.throttled)
     }
 
@@ -158,14 +155,14 @@ impl VirtQueue {
         if !self.queue.ready() {
             return Ok(None);
         }
-        if self.budget == 0 || self.bytes == 0 {
+        if self.chains == 0 || self.budget.is_used_up() {
             self.throttled = true;
             return Ok(None);
         }
         let Some(descriptors) = self.queue.iter(ram)?.next() else {
             return Ok(None);
         };
-        self.budget -= 1;
+        self.chains -= 1;
         self.served = true;
         let mut chain = Chain {
             head: descriptors.head_index(),
@@ -188,7 +185,7 @@ impl VirtQueue {
                 len: d.len(),
             });
         }
-        self.bytes = self.bytes.saturating_sub(bytes);
+        self.budget.take(bytes);
         Ok(Some(chain))
     }
 

@@ -2,11 +2,11 @@
 
 use vm_memory::{Bytes, GuestAddress};
 
-use super::VirtioDevice;
 use super::mmio::{MmioTransport, VirtioTransport};
+use super::{Budget, VirtioDevice};
 use crate::bus::BusDevice;
 use crate::irqchip::{IrqChip, IrqLine};
-use crate::{GuestRam, Shared, shared};
+use crate::{Effects, GuestRam, Shared, shared};
 
 pub const RAM_SIZE: usize = 8 << 20;
 const RINGS: u64 = 0x1000;
@@ -29,6 +29,7 @@ pub struct Driver<D> {
     pub device: MmioTransport<D>,
     pub ram: GuestRam,
     pub chip: Shared<IrqChip>,
+    budget: Budget,
     rings: Vec<Ring>,
     next_buffer: u64,
 }
@@ -41,14 +42,19 @@ pub struct Request {
 
 impl<D: VirtioDevice> Driver<D> {
     pub fn new(device: D) -> Self {
+        Self::within(device, Budget::default())
+    }
+
+    /// A driver for a device that shares `budget` with others.
+    pub fn within(device: D, budget: Budget) -> Self {
         let ram = GuestRam::from_ranges(&[(GuestAddress(0), RAM_SIZE)]).unwrap();
         let chip = shared(IrqChip::new(1, false));
-        let device =
-            MmioTransport::new(device, ram.clone(), IrqLine::new(chip.clone(), 5)).unwrap();
+        let line = IrqLine::new(chip.clone(), 5);
         Self {
-            device,
+            device: MmioTransport::new(device, ram.clone(), line, &budget).unwrap(),
             ram,
             chip,
+            budget,
             rings: Vec::new(),
             next_buffer: BUFFERS,
         }
@@ -60,7 +66,7 @@ impl<D: VirtioDevice> Driver<D> {
         let encoded = postcard::to_allocvec(&state).unwrap();
         let state = postcard::from_bytes(&encoded).unwrap();
         let line = IrqLine::new(self.chip.clone(), 5);
-        self.device = MmioTransport::new(device, self.ram.clone(), line).unwrap();
+        self.device = MmioTransport::new(device, self.ram.clone(), line, &self.budget).unwrap();
         self.device.restore(&state).unwrap();
         assert_eq!(self.device.state().unwrap(), state);
     }
@@ -194,10 +200,16 @@ impl<D: VirtioDevice> Driver<D> {
         }
     }
 
+    /// The run loop has returned.
+    pub fn grant_budgets(&mut self) -> Effects {
+        self.budget.renew();
+        self.device.grant_budget(0)
+    }
+
     /// Notifies the device by an instruction after which the run loop returns.
     pub fn notify(&mut self, queue: usize) {
         self.notify_in_block(queue);
-        self.device.grant_budget(0);
+        self.grant_budgets();
     }
 
     /// Notifies the device by an instruction after which the same block goes on.

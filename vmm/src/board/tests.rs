@@ -2,6 +2,7 @@ use super::*;
 use crate::memory::{Size, allocate};
 use vbts_cpu::{Platform, Startup};
 use vbts_devices::OutputBuffer;
+use vm_memory::{Bytes, GuestAddress};
 
 fn board_of(processors: usize) -> (Board, Shared<OutputBuffer>) {
     let output = shared(OutputBuffer::new(1024));
@@ -247,4 +248,74 @@ fn a_state_needs_the_same_devices() {
     let (one, _) = board_of(1);
     let error = one.restore(&saved.state().unwrap()).unwrap_err();
     assert!(error.to_string().contains("2 local APICs"), "{error}");
+}
+
+/// The used index of a queue whose device has as many requests of 4 MiB as its ring has entries.
+fn requests(platform: &VcpuPlatform, memory: &GuestMemory, device: u64) -> GuestAddress {
+    const ENTRIES: u16 = 128;
+    const GET_ID: u32 = 8;
+    let (place, request) = (0x1_0000 * (device + 1), 0x10_0000);
+    let (available, used) = (place + 0x1000, place + 0x2000);
+    let descriptor = |n: u64, address: u64, len: u32, flags: u16| {
+        let bytes = [
+            &address.to_le_bytes()[..],
+            &len.to_le_bytes(),
+            &flags.to_le_bytes(),
+            &1u16.to_le_bytes(),
+        ];
+        let at = GuestAddress(place + 16 * n);
+        memory.write_slice(&bytes.concat(), at).unwrap();
+    };
+    descriptor(0, request, 16, 1);
+    descriptor(1, 0x20_0000, (4 << 20) - 16, 2);
+    memory.write_obj(GET_ID, GuestAddress(request)).unwrap();
+    memory
+        .write_obj(ENTRIES, GuestAddress(available + 2))
+        .unwrap();
+    for (register, value) in [
+        (0x070, 3),
+        (0x024, 1),
+        (0x020, 1),
+        (0x070, 0xB),
+        (0x038, u32::from(ENTRIES)),
+        (0x080, place as u32),
+        (0x090, available as u32),
+        (0x0A0, used as u32),
+        (0x044, 1),
+        (0x070, 0xF),
+        (0x050, 0),
+    ] {
+        let at = layout::VIRTIO_BASE + device * layout::VIRTIO_STRIDE + register;
+        platform.mmio_write(0, at, &u32::to_le_bytes(value));
+    }
+    GuestAddress(used + 2)
+}
+
+#[test]
+fn devices_share_a_budget_until_the_run_loop_returns() {
+    const DISKS: u64 = 3;
+    // 128 MiB.
+    const AT_ONCE: u16 = 32;
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len(512).unwrap();
+    let (mut board, _) = board_of(1);
+    for _ in 0..DISKS {
+        let disk = Disk::open(file.path(), false).unwrap();
+        board.add_disk(disk, "disk").unwrap();
+    }
+    let memory = board.memory.clone();
+    let platform = VcpuPlatform::new(Arc::new(board), 0);
+    let queues: Vec<_> = (0..DISKS)
+        .map(|n| requests(&platform, &memory, n))
+        .collect();
+    let served = || {
+        queues
+            .iter()
+            .map(|used| memory.read_obj::<u16>(*used).unwrap())
+            .sum::<u16>()
+    };
+    for turn in 1..=3 {
+        assert_eq!(served(), turn * AT_ONCE);
+        platform.board().tick(turn.into());
+    }
 }

@@ -1,5 +1,5 @@
+use super::super::budget::{Budget, MAX_BYTES_AT_ONCE};
 use super::super::mmio::VirtioTransport;
-use super::super::queue::MAX_BYTES_AT_ONCE;
 use super::super::testing::{Driver, NEXT, WRITE};
 use super::*;
 use crate::disk::tests::TemporaryFile;
@@ -252,31 +252,70 @@ fn the_disk_has_to_be_the_same() {
     assert!(error.contains("features"), "{error}");
 }
 
-#[test]
-fn a_long_request_that_is_repeated_does_not_occupy_the_device() {
+/// Bytes of a request of [`occupied`].
+const LONG: u32 = 7 << 19;
+
+/// A disk that shares `budget`, with a read of [`LONG`] bytes that is available a hundred times.
+fn occupied(file: &TemporaryFile, budget: &Budget) -> Driver<Block> {
     const SEGMENT: u32 = 1 << 19;
-    const SEGMENTS: u16 = 7;
-    const TIMES: u16 = 100;
-    let len = SEGMENT * u32::from(SEGMENTS);
-    let file = TemporaryFile::new(&vec![0; len as usize]);
-    let mut d = driver(&file, false);
+    let device = Block::new(Disk::open(file.path(), false).unwrap(), "disk");
+    let mut d = Driver::within(device, budget.clone());
+    d.start();
     let (place, data) = (0x10_0000, 0x10_1000);
     let request = vm_memory::GuestAddress(place);
-    let ram = d.ram.clone();
-    vm_memory::Bytes::write_slice(&ram, &header(request::IN, 0), request).unwrap();
+    vm_memory::Bytes::write_slice(&d.ram, &header(request::IN, 0), request).unwrap();
     d.write_descriptor(0, 0, place, HEADER as u32, NEXT, 1);
-    for n in 1..=SEGMENTS {
+    let segments = (LONG / SEGMENT) as u16;
+    for n in 1..=segments {
         d.write_descriptor(0, n, data, SEGMENT, NEXT | WRITE, n + 1);
     }
-    d.write_descriptor(0, SEGMENTS + 1, data, 1, WRITE, 0);
-    (0..TIMES).for_each(|_| d.make_available(0, 0));
-    let served = |d: &mut Driver<Block>| std::iter::from_fn(|| d.used(0)).count() as u64;
-    let at_once = MAX_BYTES_AT_ONCE.div_ceil(u64::from(len) + HEADER as u64 + 1);
+    d.write_descriptor(0, segments + 1, data, 1, WRITE, 0);
+    (0..100).for_each(|_| d.make_available(0, 0));
+    d
+}
+
+/// Requests that the device has served since the last call.
+fn served(d: &mut Driver<Block>) -> u64 {
+    std::iter::from_fn(|| d.used(0)).count() as u64
+}
+
+/// Requests that the devices serve until the run loop returns.
+const AT_ONCE: u64 = MAX_BYTES_AT_ONCE.div_ceil(LONG as u64 + HEADER as u64 + 1);
+
+#[test]
+fn a_long_request_that_is_repeated_does_not_occupy_the_device() {
+    let file = TemporaryFile::new(&vec![0; LONG as usize]);
+    let mut d = occupied(&file, &Budget::default());
     // A block notifies the device with each of its instructions.
     (0..48).for_each(|_| d.notify_in_block(0));
-    assert_eq!(served(&mut d), at_once);
+    assert_eq!(served(&mut d), AT_ONCE);
     // The others are served when the run loop has returned.
-    d.device.grant_budget(0);
-    assert_eq!(served(&mut d), at_once);
+    d.grant_budgets();
+    assert_eq!(served(&mut d), AT_ONCE);
     assert!(!d.device.is_broken());
+}
+
+#[test]
+fn many_devices_do_no_more_at_once_than_one() {
+    let file = TemporaryFile::new(&vec![0; LONG as usize]);
+    let budget = Budget::default();
+    let mut disks: Vec<_> = (0..3).map(|_| occupied(&file, &budget)).collect();
+    let all = |disks: &mut Vec<Driver<Block>>| disks.iter_mut().map(served).sum::<u64>();
+    for _ in 0..48 {
+        disks.iter_mut().for_each(|d| d.notify_in_block(0));
+    }
+    assert_eq!(all(&mut disks), AT_ONCE);
+    let mut times = 1;
+    loop {
+        budget.renew();
+        for disk in &mut disks {
+            disk.device.grant_budget(0);
+        }
+        match all(&mut disks) {
+            0 => break,
+            some => assert!(some <= AT_ONCE, "{some}"),
+        }
+        times += 1;
+    }
+    assert_eq!(times, 300_u64.div_ceil(AT_ONCE), "all were served");
 }

@@ -312,12 +312,12 @@ fn the_work_for_a_notification_is_bounded() {
     }
     // It goes on when the run loop has returned, without another notification.
     for n in 2..5 {
-        assert!(d.device.grant_budget(0).contains(Effects::BUDGET));
+        assert!(d.grant_budgets().contains(Effects::BUDGET));
         assert_eq!(d.device.device_mut().0, 8 * n);
     }
     // A device that is restored goes on, too.
     d.replace(SelfFeeding(0));
-    d.device.grant_budget(0);
+    d.grant_budgets();
     assert_eq!(d.device.device_mut().0, 8);
 }
 
@@ -328,7 +328,7 @@ fn a_device_that_has_done_all_work_does_nothing_with_a_new_budget() {
     d.notify_in_block(0);
     assert!(d.used(0).is_some());
     d.submit(0, b"x", 1);
-    assert_eq!(d.device.grant_budget(0), Effects::empty());
+    assert_eq!(d.grant_budgets(), Effects::empty());
     assert!(d.used(0).is_none(), "served without a notification");
 }
 

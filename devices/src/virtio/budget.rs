@@ -1,0 +1,38 @@
+//! The work of all virtio devices of a machine until the run loop of a processor returns.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Most bytes of all chains that the devices take before the run loop of the processor has looked
+/// at its limit and at signals again: what the time limit may have to wait for.
+pub(super) const MAX_BYTES_AT_ONCE: u64 = 128 << 20;
+
+/// Bytes that the chains of all devices that share it may still have. The last chain may have more.
+#[derive(Debug, Clone)]
+pub struct Budget(Arc<AtomicU64>);
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self(Arc::new(AtomicU64::new(MAX_BYTES_AT_ONCE)))
+    }
+}
+
+impl Budget {
+    /// Allows the same number of bytes again. The machine does so each time a processor's run loop
+    /// has returned.
+    pub fn renew(&self) {
+        self.0.store(MAX_BYTES_AT_ONCE, Ordering::Relaxed);
+    }
+
+    /// Whether devices have to wait for the next one.
+    pub(super) fn is_used_up(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == 0
+    }
+
+    /// Accounts for a chain of `bytes`.
+    pub(super) fn take(&self, bytes: u64) {
+        let order = Ordering::Relaxed;
+        // It always returns a value.
+        let _ = (self.0).fetch_update(order, order, |left| Some(left.saturating_sub(bytes)));
+    }
+}
