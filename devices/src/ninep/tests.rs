@@ -2,6 +2,7 @@
 
 mod changing;
 mod confinement;
+mod depth;
 mod open_files;
 mod random;
 mod reading;

@@ -35,6 +35,9 @@ use super::limit::Limit;
 /// Most nodes. A node takes 200 to 700 bytes with its name, its handle and its entry among the
 /// names.
 pub(super) const MAX_NODES: usize = 1 << 21;
+/// Most directories above a node: those of the longest path (PATH_MAX). A request goes through them
+/// one by one, and the last user of a file can release all of them.
+const MAX_DEPTH: u32 = 2048;
 
 /// Number of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -59,6 +62,8 @@ struct Node {
     /// The name under which the guest found the file. `None` for the root, and once the guest or
     /// the host has removed the name.
     place: Option<Place>,
+    /// Levels of nodes that have been below this one. Fewer may be left.
+    height: u32,
     path: Option<Arc<OwnedFd>>,
     /// Key in [`Tree::closable`]; 0 if the node is not there.
     last_use: u64,
@@ -96,6 +101,8 @@ pub(super) struct Tree {
     /// Whether this process can open files by their handle.
     opens_handles: bool,
     pub limit: Limit,
+    /// Most directories above a node.
+    max_depth: u32,
 }
 
 impl Tree {
@@ -116,6 +123,7 @@ impl Tree {
             mounts: BTreeMap::new(),
             opens_handles: true,
             limit,
+            max_depth: MAX_DEPTH,
         };
         tree.opens_handles = tree.can_open_handles(&root);
         let mut node = Node::new(&stat, None);
@@ -129,6 +137,12 @@ impl Tree {
     pub(super) fn open_by_name_only(&mut self) {
         self.opens_handles = false;
         self.mounts.clear();
+    }
+
+    /// Allows `depth` directories above a file.
+    #[cfg(test)]
+    pub(super) fn limit_depth(&mut self, depth: u32) {
+        self.max_depth = depth;
     }
 
     /// Files that are open for reading or writing.
@@ -148,6 +162,7 @@ impl Tree {
         self.nodes.truncate(1);
         if let Some(root) = self.nodes.first_mut() {
             root.users = 1;
+            root.height = 0;
         }
         self.free.clear();
         self.names.clear();
@@ -232,8 +247,9 @@ impl Tree {
 
     /// Adds a node with one user, for a file that has no node yet.
     fn insert(&mut self, place: Place, stat: &Stat) -> Result<NodeId, Errno> {
-        self.check_room_for_node()?;
+        self.check_room_for_node(place.directory)?;
         self.retain(place.directory);
+        self.raise(place.directory, 1);
         let node = Node::new(stat, Some(place.clone()));
         let id = match self.free.pop() {
             Some(id) => {
@@ -249,11 +265,41 @@ impl Tree {
         Ok(id)
     }
 
-    fn check_room_for_node(&self) -> Result<(), Errno> {
-        if self.nodes.len() - self.free.len() < MAX_NODES {
-            Ok(())
-        } else {
-            Err(Errno::NFILE)
+    /// Checks that there can be one more node, in `directory`.
+    fn check_room_for_node(&self, directory: NodeId) -> Result<(), Errno> {
+        if self.nodes.len() - self.free.len() >= MAX_NODES {
+            return Err(Errno::NFILE);
+        }
+        self.check_depth(directory, 0)
+    }
+
+    /// Checks that a node with `height` levels below it can be in `directory`.
+    ///
+    /// # Errors
+    /// ENAMETOOLONG if a node would be too deep.
+    fn check_depth(&self, directory: NodeId, height: u32) -> Result<(), Errno> {
+        let depth = self.ancestors(directory).count() as u32;
+        match depth.saturating_add(height) <= self.max_depth {
+            true => Ok(()),
+            false => Err(Errno::NAMETOOLONG),
+        }
+    }
+
+    /// A node and the directories above it.
+    fn ancestors(&self, id: NodeId) -> impl Iterator<Item = NodeId> {
+        std::iter::successors(Some(id), |id| {
+            let place = self.node(*id).place.as_ref()?;
+            Some(place.directory)
+        })
+    }
+
+    /// Notes that there are `height` levels of nodes below a directory.
+    fn raise(&mut self, mut directory: NodeId, mut height: u32) {
+        while self.node(directory).height < height {
+            let node = self.node_mut(directory);
+            node.height = height;
+            let Some(place) = &node.place else { return };
+            (directory, height) = (place.directory, height + 1);
         }
     }
 
@@ -279,6 +325,7 @@ impl Node {
             inode: stat.st_ino,
             users: 1,
             place,
+            height: 0,
             path: None,
             last_use: 0,
             identity: None,

@@ -19,7 +19,7 @@ impl Tree {
         flags: OFlags,
         mode: u32,
     ) -> Result<(NodeId, Stat), Errno> {
-        self.check_room_for_node()?;
+        self.check_room_for_node(directory)?;
         let parent = self.path(directory)?;
         let file = self.open_with_room(|_| Host::create(&parent.fd, name, flags, mode))?;
         let stat = self.host.stat(&file)?;
@@ -67,6 +67,9 @@ impl Tree {
             directory: to,
             name: new_name.clone(),
         };
+        if let Some(id) = self.names.get(&old) {
+            self.check_depth(to, self.node(*id).height)?;
+        }
         let (a, b) = (self.path(from)?, self.path(to)?);
         let replaced = self.hold(&new)?;
         Host::rename(&a.fd, name, &b.fd, new_name)?;
@@ -83,6 +86,7 @@ impl Tree {
             return Ok(());
         }
         self.retain(to);
+        self.raise(to, self.node(id).height + 1);
         self.names.remove(&old);
         self.names.insert(new.clone(), id);
         self.node_mut(id).place = Some(new);
@@ -111,13 +115,7 @@ impl Tree {
     }
 
     /// Whether a node is `ancestor` or below it.
-    fn is_below(&self, mut id: NodeId, ancestor: NodeId) -> bool {
-        while id != ancestor {
-            match &self.node(id).place {
-                Some(place) => id = place.directory,
-                None => return false,
-            }
-        }
-        true
+    fn is_below(&self, id: NodeId, ancestor: NodeId) -> bool {
+        self.ancestors(id).any(|id| id == ancestor)
     }
 }
