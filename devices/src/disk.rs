@@ -224,6 +224,18 @@ pub(crate) mod tests {
         }
     }
 
+    impl Disk {
+        /// A disk of which each access at offset 0 fails with EIO: the memory of this process.
+        pub(crate) fn broken() -> Self {
+            let mut file = File::options();
+            Self {
+                file: file.read(true).write(true).open("/proc/self/mem").unwrap(),
+                sectors: 1 << 20,
+                writable: true,
+            }
+        }
+    }
+
     fn error(path: &Path, writable: bool) -> String {
         Disk::open(path, writable).unwrap_err().to_string()
     }

@@ -252,6 +252,31 @@ fn the_disk_has_to_be_the_same() {
     assert!(error.contains("features"), "{error}");
 }
 
+#[test]
+fn an_error_of_the_host_is_an_error_of_the_request() {
+    let mut d = Driver::new(Block::new(Disk::broken(), "test"));
+    d.start();
+    for request in [
+        out(request::OUT, 0, &[1; 512]),
+        out(request::WRITE_ZEROES, 0, &range(0, 1, 0)),
+        header(request::FLUSH, 0),
+    ] {
+        assert_eq!(status_of(&mut d, &request), request::IOERR, "{request:?}");
+    }
+    let room = 512 + 1;
+    let read = d.submit(0, &header(request::IN, 0), room);
+    d.notify(0);
+    // Nothing was read, so that the length does not count the status, which is the last byte.
+    assert_eq!(d.used(0), Some((read.head, 0)));
+    assert_eq!(d.bytes(read.reply, room)[512], request::IOERR);
+    // The device goes on.
+    assert!(!d.device.is_broken());
+    assert_eq!(
+        d.exchange(0, &header(request::GET_ID, 0), 21)[20],
+        request::OK
+    );
+}
+
 /// Bytes of a request of [`occupied`].
 const LONG: u32 = 7 << 19;
 
