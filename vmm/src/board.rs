@@ -15,7 +15,7 @@ use vbts_cpu::Signals;
 use vbts_devices::disk::Disk;
 use vbts_devices::exit_port::{ExitPort, ExitStatus};
 use vbts_devices::irqchip::{IoApicWindow, IrqChip, IrqLine, PicPorts};
-use vbts_devices::ninep::{Access, GuestClock, OpenFiles, Server};
+use vbts_devices::ninep::{Access, GuestClock, OpenFiles, RefusedWrites, Server};
 use vbts_devices::pit::{Pit, SystemControlPort};
 use vbts_devices::power::{PowerSwitch, SleepRegisters};
 use vbts_devices::reset::{I8042, ResetControl, ResetLine, SystemControlPortA};
@@ -205,7 +205,8 @@ impl Board {
         self.attach(Console::new(ports))
     }
 
-    /// Shares a directory of the host under a 9P mount tag.
+    /// Shares a directory of the host under a 9P mount tag. Returns the writes that the host
+    /// refuses there.
     ///
     /// # Errors
     /// The directory cannot be opened, or there is no room.
@@ -214,17 +215,19 @@ impl Board {
         tag: &str,
         directory: &Path,
         access: Access,
-    ) -> Result<(), BoardError> {
+    ) -> Result<RefusedWrites, BoardError> {
         let server = Server::new(directory, access);
-        let device = server.and_then(|server| {
+        let shared = server.and_then(|server| {
+            let refused_writes = server.refused_writes();
             let server = server.with_clock(self.guest_clock.clone());
-            Fs9p::with_service(tag, Box::new(server))
+            Ok((Fs9p::with_service(tag, Box::new(server))?, refused_writes))
         });
-        let device = device.map_err(|source| BoardError::Share {
+        let (device, refused_writes) = shared.map_err(|source| BoardError::Share {
             directory: directory.display().to_string(),
             source,
         })?;
-        self.attach(device).map(drop)
+        self.attach(device)?;
+        Ok(refused_writes)
     }
 
     /// Gives the guest files that this process has open, as a share named `tag`.
@@ -340,10 +343,10 @@ impl Board {
         effects |= lock(&self.rtc).tick(now);
         effects |= lock(&self.chip).tick(now);
         if self.budget_used.swap(false, Ordering::Relaxed) {
+            self.budget.renew();
             for device in &self.virtio {
                 // A processor in a thread of its own may use the device now, for long if the host
                 // blocks it. It reports that use at its end.
-            self.budget.renew();
                 effects |= match device.try_lock() {
                     Ok(mut device) => device.grant_budget(now),
                     Err(TryLockError::Poisoned(device)) => device.into_inner().grant_budget(now),

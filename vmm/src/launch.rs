@@ -1,6 +1,7 @@
 //! Makes a machine of its configuration: memory and board first, then devices, then the kernel.
 
 mod devices;
+mod shared_writes;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -27,6 +28,7 @@ use crate::memory::{self, GuestMemory};
 use crate::perf_map::PerfMap;
 use crate::sandbox::{self, FileRules, Reach, Sandbox};
 pub use devices::SharedDirectory;
+pub use shared_writes::SharedWrites;
 
 /// The guest's real-time clock at its start, in seconds since 1970, unless `SOURCE_DATE_EPOCH` sets
 /// another: 2026-01-01 00:00:00 UTC. It is constant, so that two runs are the same.
@@ -58,6 +60,8 @@ pub struct Launch {
     shares_open_files: bool,
     /// The run reads symbols.
     reads_symbols: bool,
+    /// The writes to shares.
+    shared_writes: SharedWrites,
     /// Names native code.
     perf_map: Option<PerfMap<File>>,
 }
@@ -161,6 +165,7 @@ impl Launch {
             files_are_restricted: false,
             shares_open_files: false,
             reads_symbols: false,
+            shared_writes: SharedWrites::default(),
             perf_map,
         })
     }
@@ -220,6 +225,11 @@ impl Launch {
     /// Whether the process will be in a sandbox.
     pub fn is_confined(&self) -> bool {
         self.config.sandbox != SandboxMode::Off
+    }
+
+    /// The writes to the shares so far, and to come.
+    pub fn shared_writes(&self) -> SharedWrites {
+        self.shared_writes.clone()
     }
 
     /// The signals and the time limit that interrupt the run.

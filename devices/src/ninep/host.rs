@@ -86,6 +86,22 @@ pub fn check_openable(place: impl AsFd, kind: FileType) -> Result<(), Errno> {
     Ok(())
 }
 
+/// Writes all of `data` at byte `offset` of an open file. If the host takes only a part, that is an
+/// error, too: Linux's client would continue at the wrong offset (v9fs_issue_write in 6.12).
+pub(super) fn write_all(file: impl AsFd, data: &[u8], offset: u64) -> Result<(), Errno> {
+    let mut done = 0;
+    while let Some(rest @ [_, ..]) = data.get(done..) {
+        let at = offset.saturating_add(done as u64);
+        match rustix::io::pwrite(&file, rest, at) {
+            Ok(0) => return Err(Errno::IO),
+            Ok(n) => done += n,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
 impl Host {
     /// `stable` hides access times and free space, which reads by the guest and other users of the
     /// host change.

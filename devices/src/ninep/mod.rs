@@ -15,6 +15,7 @@ mod limit;
 mod message;
 mod open_files;
 mod read;
+mod refused_writes;
 mod times;
 mod tree;
 mod wire;
@@ -35,6 +36,7 @@ use serde::{Deserialize, Serialize};
 pub use host::check_openable;
 pub use message::MAX_MSIZE;
 pub use open_files::OpenFiles;
+pub use refused_writes::{RefusedFiles, RefusedWrites};
 pub use times::GuestClock;
 
 use host::Host;
@@ -100,6 +102,7 @@ pub struct Server {
     /// What the fids that stand for extended attributes are for.
     xattrs: BTreeMap<u32, Xattr>,
     times: Times,
+    refused_writes: RefusedWrites,
     max_fids: usize,
 }
 
@@ -136,6 +139,7 @@ impl Server {
             fids: BTreeMap::new(),
             xattrs: BTreeMap::new(),
             times: Times::new(GuestClock::default()),
+            refused_writes: RefusedWrites::default(),
             max_fids: MAX_FIDS,
         })
     }
@@ -145,6 +149,11 @@ impl Server {
     pub fn with_clock(mut self, clock: GuestClock) -> Self {
         self.times = Times::new(clock);
         self
+    }
+
+    /// The writes that the host refuses.
+    pub fn refused_writes(&self) -> RefusedWrites {
+        self.refused_writes.clone()
     }
 
     fn server_state(&self) -> Result<ServerState, String> {

@@ -11,6 +11,7 @@ use rustix::fd::OwnedFd;
 use rustix::fs::{self, OFlags, Stat};
 use rustix::io::Errno;
 
+use super::host::write_all;
 use super::read::{
     LOCK_SUCCESS, host_flags, put_attributes, put_data, put_file_system, put_unlocked,
 };
@@ -79,8 +80,8 @@ impl OpenFiles {
                 let (fid, offset, count) = (r.u32()?, r.u64()?, r.u32()?);
                 let data = r.bytes(count as usize)?;
                 let fd = self.descriptor(self.file(fid)?)?;
-                let n = rustix::io::retry_on_intr(|| rustix::io::pwrite(fd, data, offset))?;
-                reply.put_u32(n as u32);
+                write_all(fd, data, offset)?;
+                reply.put_u32(count);
                 Ok(())
             }
             t::GETATTR => {

@@ -145,6 +145,12 @@ impl Tree {
         self.max_depth = depth;
     }
 
+    /// Puts `file` in the place of the one that a fid has open.
+    #[cfg(test)]
+    pub(super) fn replace_file(&mut self, id: NodeId, fid: u32, file: OwnedFd) {
+        self.add_file(id, fid, file, false);
+    }
+
     /// Files that are open for reading or writing.
     #[cfg(test)]
     pub(super) fn open_files(&self) -> usize {
@@ -291,6 +297,17 @@ impl Tree {
             let place = self.node(*id).place.as_ref()?;
             Some(place.directory)
         })
+    }
+
+    /// The path of a node from the root, as far as the guest has left it.
+    pub(super) fn path_in_share(&self, id: NodeId) -> Vec<u8> {
+        let places = self.ancestors(id).map(|id| self.node(id).place.as_ref());
+        let mut names: Vec<&[u8]> = places
+            .flatten()
+            .map(|place| place.name.to_bytes())
+            .collect();
+        names.reverse();
+        names.join(&b"/"[..])
     }
 
     /// Notes that there are `height` levels of nodes below a directory.

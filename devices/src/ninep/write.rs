@@ -98,10 +98,18 @@ impl Server {
             reply.put_u32(count);
             return Ok(());
         }
-        let (_, file) = self.opened(fid)?;
-        let n = rustix::io::retry_on_intr(|| rustix::io::pwrite(&file, data, offset))?;
+        let node = self.node(fid)?;
+        let file = self.tree.file(node, fid)?;
+        let written = host::write_all(&file, data, offset);
+        written.inspect_err(|errno| match *errno {
+            // A request that Linux does not make.
+            Errno::BADF | Errno::INVAL => {}
+            errno => self
+                .refused_writes
+                .note(self.tree.path_in_share(node), errno),
+        })?;
         self.changed(&file);
-        reply.put_u32(n as u32);
+        reply.put_u32(count);
         Ok(())
     }
 

@@ -54,8 +54,8 @@ pub fn enter_root(job: &Job) -> Result<Layer, Failure> {
         let tag = CString::new(share.tag.as_str()).map_err(|_| {
             Failure::new(ErrorKind::Mount, format_args!("share tag {:?}", share.tag))
         })?;
-        // cache=mmap: writes of the job reach the host immediately, so that they are not lost if
-        // the machine is stopped.
+        // cache=mmap: files can be mapped for writing. What the job writes reaches the host when it
+        // closes the file at the latest, so that little is lost if the machine is stopped.
         let options = c"trans=virtio,version=9p2000.L,cache=mmap,access=any,msize=512000";
         mount_at(
             &inside(&share.path)?,

@@ -3,12 +3,15 @@
 
 use std::fmt::Write as _;
 use std::fs;
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use vbts_tests::machine::{self, Machine, Skip};
 use vbts_tests::programs;
 
@@ -21,6 +24,7 @@ pub fn trials(module: &str) -> Vec<Trial> {
             ("special_files_on_a_writable_share", special_files),
             ("times_of_new_files_on_a_writable_share", times_of_new_files),
             ("set_user_id_bits_on_a_writable_share", set_user_id_bits),
+            ("writes_that_the_host_refuses", refused_writes),
         ],
     )
 }
@@ -386,6 +390,64 @@ fn set_user_id_bits(machine: &Machine) -> Result<()> {
         ensure!(fs::read(path("cut"))? == b"pr");
         ensure!(fs::read(path("overwritten"))? == b"yrogram");
         ensure!(fs::read(path("directory/file"))? == b"new\n");
+    }
+    Ok(())
+}
+
+/// The host refuses what the guest writes beyond a limit of the size of files. The guest's kernel
+/// writes from its cache, so that a program that does not ask has not learnt of it.
+fn refused_writes(machine: &Machine) -> Result<()> {
+    const LIMIT: u64 = 4096;
+    let directory = tempfile::tempdir()?;
+    let directory = directory.path().canonicalize()?;
+    let script = "echo ready; until [ -e go ]; do sleep 0.1; done
+        head -c 100000 /dev/zero > told; echo $?
+        dd if=/dev/zero of=asked bs=100000 count=1 conv=fsync status=none; echo $?
+        exit $0";
+    for (status, expected) in [("0", 125), ("3", 3)] {
+        let mut command = machine.command(["trace", "--accel", machine.accel(), "--quiet"]);
+        let share = format!("{}:rw", directory.display());
+        command.args([
+            "--format",
+            "raw",
+            "--output",
+            "/dev/null",
+            "--share",
+            &share,
+            "--",
+        ]);
+        command
+            .args(["/bin/sh", "-c", script, status])
+            .current_dir(&directory);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = machine::Killed(command.spawn()?);
+        let stdout = child.0.stdout.take().context("no pipe")?;
+        let mut lines = BufReader::new(stdout).lines();
+        ensure!(lines.next().context("no line")?? == "ready");
+        // The guest has the limits that vbts had when it started.
+        let pid = Pid::from_raw(child.0.id().cast_signed());
+        let limit = Rlimit {
+            current: Some(LIMIT),
+            maximum: Some(LIMIT),
+        };
+        prlimit(pid, Resource::Fsize, limit)?;
+        fs::write(directory.join("go"), "")?;
+        let said = lines.collect::<Result<Vec<_>, _>>()?;
+        ensure!(said == ["0", "1"], "{said:?}");
+        let ended = machine::wait(&mut child.0, Duration::from_secs(60))?;
+        let mut stderr = String::new();
+        let mut pipe = child.0.stderr.take().context("no pipe")?;
+        pipe.read_to_string(&mut stderr)?;
+        ensure!(ended == Some(expected), "{ended:?}: {stderr}");
+        for part in [
+            "vbts: the host has refused writes to 2 files",
+            &format!("{}/told: File too large", directory.display()),
+            &format!("{}/asked: File too large", directory.display()),
+        ] {
+            ensure!(stderr.contains(part), "{stderr}");
+        }
+        ensure!(fs::metadata(directory.join("told"))?.len() <= LIMIT);
+        fs::remove_file(directory.join("go"))?;
     }
     Ok(())
 }

@@ -139,6 +139,7 @@ pub(super) fn run(guest: &GuestConfig, record: &RecordArgs) -> Result<u8, Failur
     let recorded = frontend.recording.is_some();
     let kernel_text = recorded.then(|| KernelText::new(kernel.image(), launch.memory()));
     let (alarm, limit) = (launch.alarm().clone(), guest.machine.time_limit);
+    let shared_writes = launch.shared_writes();
     let mut machine = launch.boot(&kernel)?;
     drop(kernel);
     if let Some(recording) = &frontend.recording {
@@ -169,10 +170,11 @@ pub(super) fn run(guest: &GuestConfig, record: &RecordArgs) -> Result<u8, Failur
         malformed_ds_areas = machine.malformed_ds_areas(),
         "end"
     );
-    match outcome? {
-        End::Status(status) => Ok(status),
-        End::Reset | End::Off => Ok(0),
-    }
+    let outcome = outcome.map(|end| match end {
+        End::Status(status) => status,
+        End::Reset | End::Off => 0,
+    });
+    shared_writes.conclude(outcome)
 }
 
 /// Connects the guest's serial console to standard input, and its networks to TAP devices.

@@ -43,7 +43,7 @@ pub fn main(args: &TraceArgs) -> Result<u8, Failure> {
     options::start_logging(config.log);
     let launch = Launch::new(&config, false)?;
     let prepared = Prepared::new(args, launch)?;
-    let session = prepared.session.clone();
+    let (session, shared_writes) = (prepared.session.clone(), prepared.shared_writes.clone());
     let (machine, failure) = prepared.run(args.stats)?;
     let mut session = lock(&session);
     let (end, interrupted) = failure.as_ref().map_or((RunEnd::Panic, false), end_of);
@@ -71,16 +71,17 @@ pub fn main(args: &TraceArgs) -> Result<u8, Failure> {
         None if session.has_started() => say(session.written()),
         None => {}
     }
-    if let Some(failure) = failure {
-        return Err(failure);
-    }
-    let Some(exit) = summary.and_then(|summary| summary.end.exit()) else {
-        return Err(machine.crashed("the guest ended before the program did"));
+    let outcome = match (failure, summary.and_then(|summary| summary.end.exit())) {
+        (Some(failure), _) => Err(failure),
+        (None, Some(exit)) => {
+            if args.stats {
+                stats::print(&machine, session.writing(), took);
+            }
+            Ok(exit)
+        }
+        (None, None) => Err(machine.crashed("the guest ended before the program did")),
     };
-    if args.stats {
-        stats::print(&machine, session.writing(), took);
-    }
-    Ok(exit)
+    shared_writes.conclude(outcome)
 }
 
 /// How a run ended that failed so, and whether its output may have a reader that does not read.

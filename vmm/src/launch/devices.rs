@@ -82,7 +82,8 @@ impl Launch {
             } else {
                 Access::ReadOnly
             };
-            self.board.add_share(tag, path, access)?;
+            let refused = self.board.add_share(tag, path, access)?;
+            self.shared_writes.add(path.clone(), refused);
         }
         Ok(())
     }

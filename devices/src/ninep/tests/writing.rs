@@ -156,3 +156,52 @@ fn a_writable_share_can_be_written() {
     assert_eq!(c.call(t::REMOVE, b().u32(2)), Err(Errno::OPNOTSUPP));
     assert!(dir.path().join("link").symlink_metadata().is_ok());
 }
+
+/// A file to which every access at offset 0 fails with EIO: the memory of this process.
+fn broken_file() -> OwnedFd {
+    let mut file = std::fs::File::options();
+    let file = file.read(true).write(true).open("/proc/self/mem");
+    file.unwrap().into()
+}
+
+#[test]
+fn errors_of_the_host_are_answered_and_noted() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("d")).unwrap();
+    let mut c = Client::new(dir.path(), Access::ReadWrite);
+    let refused = c.server.refused_writes();
+    let write = |fid| b().u32(fid).u64(0).u32(1).u8(b'x');
+    // More files than are named, each with two errors.
+    for fid in 1..12 {
+        write_file(&dir, &format!("d/{fid}"), b"");
+        let name = fid.to_string();
+        c.walk(ROOT, fid, &[b"d", name.as_bytes()]).unwrap();
+        c.open(fid, 2).unwrap();
+        assert_eq!(c.ok(t::WRITE, write(fid)), 1u32.to_le_bytes());
+        let node = c.server.node(fid).unwrap();
+        c.server.tree.replace_file(node, fid, broken_file());
+        for _ in 0..2 {
+            assert_eq!(c.call(t::WRITE, write(fid)), Err(Errno::IO));
+        }
+        assert_eq!(c.read(fid, 0, 1), Err(Errno::IO));
+    }
+    let noted = refused.take();
+    let files: Vec<_> = noted
+        .files
+        .iter()
+        .map(|(path, error)| {
+            assert_eq!(error.raw_os_error(), Some(libc::EIO));
+            path.to_str().unwrap()
+        })
+        .collect();
+    assert_eq!(
+        files,
+        ["d/1", "d/2", "d/3", "d/4", "d/5", "d/6", "d/7", "d/8"]
+    );
+    assert!(noted.more);
+    // A request that no program makes is not noted.
+    c.walk(ROOT, 20, &[b"d", b"1"]).unwrap();
+    c.open(20, 0).unwrap();
+    assert_eq!(c.call(t::WRITE, write(20)), Err(Errno::BADF));
+    assert!(refused.take().files.is_empty());
+}

@@ -26,7 +26,7 @@ use crate::exit::{Failure, say};
 use crate::guest_files::GuestFiles;
 use crate::host::descriptors::Inherited;
 use crate::host::{Event, OutputError};
-use crate::launch::{KernelFiles, Launch};
+use crate::launch::{KernelFiles, Launch, SharedWrites};
 use crate::machine::{End, Machine};
 use crate::program::{self, ProgramError};
 use crate::root::Root;
@@ -45,6 +45,8 @@ pub(super) struct Prepared {
     kernel: KernelFiles,
     pub(super) session: Shared<Session>,
     port: Shared<MmioTransport<Console>>,
+    /// The writes to shares.
+    pub(super) shared_writes: SharedWrites,
     job: Job,
     /// What the program reads, by stream.
     inputs: BTreeMap<u32, File>,
@@ -150,6 +152,7 @@ impl Prepared {
         launch.share(&shares)?;
         launch.share_open_files(streams.files)?;
         Ok(Self {
+            shared_writes: launch.shared_writes(),
             launch,
             kernel,
             session,
