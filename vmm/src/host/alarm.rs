@@ -14,7 +14,7 @@ use vbts_cpu::Signals;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 use vmm_sys_util::signal::{block_signal, unblock_signal};
 
-use super::watchdog::{Rescue, Watchdog};
+use super::watchdog::{Rescue, Watchdog, WatchedProcessor};
 
 /// Signals that ask `vbts` to end the run.
 const SIGNALS: [i32; 4] = [SIGINT, SIGQUIT, SIGTERM, SIGHUP];
@@ -191,7 +191,8 @@ impl Alarm {
 
     /// Has `rescue` end the process if the thread that has called [`Self::start_timer`] neither
     /// goes on nor ends after an event: if it uses a second of processor time, or if a call of the
-    /// host blocks it for ten seconds. [`Self::end_run`] drops it.
+    /// host blocks it for ten seconds. The same holds for [`Self::watch_processor`]. The first
+    /// [`Self::end_run`] drops it.
     pub fn set_rescue(&self, rescue: Rescue) {
         self.watchdog.set_rescue(rescue);
     }
@@ -206,6 +207,15 @@ impl Alarm {
             let signal = signals.trailing_zeros().cast_signed();
             self.watchdog.asker().ask(Event::Signal(signal));
         }
+    }
+
+    /// Watches the calling thread, which runs the processor of `signals`, until the result is
+    /// dropped. During an event it is kicked, and has to answer.
+    ///
+    /// # Errors
+    /// The host refuses the clock of the thread.
+    pub fn watch_processor(&self, signals: Arc<Signals>) -> io::Result<WatchedProcessor> {
+        self.watchdog.watch_processor(signals)
     }
 
     /// Notes that a thread which waits for another one sees that make progress.

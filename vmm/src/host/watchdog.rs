@@ -1,19 +1,22 @@
-//! Ends the process if the run loop does not answer an event of the [`Alarm`](super::Alarm).
+//! Ends the process if the run loop does not answer an event of the [`Alarm`](super::Alarm), or if
+//! a processor in a thread of its own does not answer the kick that follows.
 //!
-//! An event is answered when the run goes on or has ended. A run loop that is stuck, by an error of
-//! this program or in a call of the host, does neither. It may hold locks, so that the thread of
-//! the watchdog takes none of its. Only time in which the process could run counts: the thread adds
-//! up its own waits, which neither a stopped process nor a suspended host completes.
+//! An event is answered when the run goes on or has ended, a kick when the processor returns to its
+//! loop. A thread that is stuck, by an error of this program or in a call of the host, does
+//! neither. It may hold locks, so that the thread of the watchdog takes none of its. Only time in
+//! which the process could run counts: the thread adds up its own waits, which neither a stopped
+//! process nor a suspended host completes.
 
 use std::fmt;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
+use vbts_cpu::Signals;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use super::alarm::Event;
@@ -94,14 +97,60 @@ const TIMEOUT: i32 = -1;
 /// [`Shared::clock`] while no thread is watched: CLOCK_REALTIME, which is the clock of none.
 const NO_CLOCK: i32 = 0;
 
+/// A processor that runs in a thread of its own.
+#[derive(Debug)]
+struct Processor {
+    /// The clock of the thread, or [`NO_CLOCK`] after its end.
+    clock: AtomicI32,
+    /// The lines to kick it.
+    signals: Arc<Signals>,
+    /// How often it has returned to its loop.
+    answers: AtomicU64,
+}
+
+/// The processor of the calling thread, which is watched until the end of this value.
+#[derive(Debug)]
+pub struct WatchedProcessor(Arc<Processor>);
+
+impl WatchedProcessor {
+    /// Notes that the processor has returned to its loop, where it looks at what it has to do.
+    pub fn answer(&self) {
+        self.0.answers.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for WatchedProcessor {
+    fn drop(&mut self) {
+        self.0.clock.store(NO_CLOCK, Ordering::SeqCst);
+    }
+}
+
+/// What the watchdog remembers of a thread: the number of its last answer, and its time since then.
+type Wait = Option<(u64, Patience)>;
+
+/// Looks at a thread that has used the processor time `used`, and whose last answer was number
+/// `answers`. Calls `ask` if it has answered since the last look. Returns whether it is stuck.
+fn look(wait: &mut Wait, answers: u64, used: Duration, ask: impl FnOnce()) -> bool {
+    match wait {
+        Some((at, patience)) if *at == answers => patience.look(used, TICK),
+        _ => {
+            *wait = Some((answers, Patience::new(used)));
+            ask();
+            false
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Shared {
     /// The event that has not been answered.
     event: AtomicI32,
     /// The clock of the thread that runs the guest.
     clock: AtomicI32,
-    /// Advanced when the thread answers, or waits for another one that works.
+    /// Advanced when that thread answers, or when a thread waits for another one that works.
     progress: AtomicU64,
+    /// A thread holds the lock while it adds itself, and not while it works.
+    processors: Mutex<Vec<Arc<Processor>>>,
     ended: AtomicBool,
     /// Readable when there is an event.
     notice: EventFd,
@@ -147,6 +196,7 @@ impl Watchdog {
                 event: AtomicI32::new(NO_EVENT),
                 clock: AtomicI32::new(NO_CLOCK),
                 progress: AtomicU64::new(0),
+                processors: Mutex::default(),
                 ended: AtomicBool::new(false),
                 notice: EventFd::new(EFD_NONBLOCK | libc::EFD_CLOEXEC)?,
             }),
@@ -179,6 +229,23 @@ impl Watchdog {
             *thread = Some(builder.spawn(move || shared.run(&rescue))?);
         }
         Ok(())
+    }
+
+    /// Also watches the calling thread, which runs the processor of `signals`. It has to answer
+    /// kicks.
+    ///
+    /// # Errors
+    /// The host refuses the clock of the thread.
+    pub fn watch_processor(&self, signals: Arc<Signals>) -> io::Result<WatchedProcessor> {
+        let processor = Arc::new(Processor {
+            clock: AtomicI32::new(ThreadClock::of_this_thread()?.0),
+            signals,
+            answers: AtomicU64::new(0),
+        });
+        let mut processors = self.shared.processors();
+        processors.retain(|processor| processor.clock.load(Ordering::SeqCst) != NO_CLOCK);
+        processors.push(processor.clone());
+        Ok(WatchedProcessor(processor))
     }
 
     /// Watches no thread any more. If the watchdog is ending the process, the call does not return.
@@ -224,6 +291,10 @@ impl Drop for Watchdog {
 }
 
 impl Shared {
+    fn processors(&self) -> MutexGuard<'_, Vec<Arc<Processor>>> {
+        (self.processors.lock()).unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn run(&self, rescue: &Mutex<Option<Rescue>>) {
         loop {
             self.wait();
@@ -246,27 +317,37 @@ impl Shared {
         }
     }
 
-    /// Waits until the event is answered: `None`, or the thread is stuck: the event.
+    /// Waits until the event is answered: `None`, or a thread is stuck: the event.
     fn watch_answer(&self) -> Option<Event> {
-        let mut patience: Option<(u64, Patience)> = None;
+        let mut run_loop = Wait::None;
+        let processors = self.processors().clone();
+        let mut processors: Vec<_> = processors.iter().map(|one| (one, Wait::None)).collect();
         loop {
             let event = self.event.load(Ordering::SeqCst);
             let clock = self.clock.load(Ordering::SeqCst);
             if event == NO_EVENT || clock == NO_CLOCK || self.ended.load(Ordering::SeqCst) {
                 return None;
             }
-            let used = ThreadClock(clock).now();
             let progress = self.progress.load(Ordering::Relaxed);
-            match &mut patience {
-                Some((at, patience)) if *at == progress => {
-                    if patience.look(used, TICK) {
-                        return Some(match event {
-                            TIMEOUT => Event::Timeout,
-                            signal => Event::Signal(signal),
-                        });
-                    }
+            let mut stuck = look(&mut run_loop, progress, ThreadClock(clock).now(), || {});
+            for (processor, wait) in &mut processors {
+                let clock = processor.clock.load(Ordering::SeqCst);
+                if clock == NO_CLOCK {
+                    continue;
                 }
-                patience => *patience = Some((progress, Patience::new(used))),
+                // Progress of another thread, for which it may wait, is an answer, too.
+                let answers = processor
+                    .answers
+                    .load(Ordering::Relaxed)
+                    .wrapping_add(progress);
+                let kick = || processor.signals.raise(Signals::KICK);
+                stuck |= look(wait, answers, ThreadClock(clock).now(), kick);
+            }
+            if stuck {
+                return Some(match event {
+                    TIMEOUT => Event::Timeout,
+                    signal => Event::Signal(signal),
+                });
             }
             // Not on `notice`: signals in a row must not shorten the tick.
             std::thread::sleep(TICK);
@@ -283,93 +364,4 @@ impl Shared {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-    use std::time::Instant;
-
-    /// A watchdog that reports the event for which it would end the process.
-    fn watchdog() -> (Arc<Watchdog>, Receiver<Event>) {
-        let watchdog = Arc::new(Watchdog::new().unwrap());
-        let (report, reports) = channel();
-        watchdog.set_rescue(Box::new(move |event| report.send(event).unwrap()));
-        (watchdog, reports)
-    }
-
-    /// A thread that is watched and runs `work` until the test drops the watchdog.
-    fn watched(watchdog: &Arc<Watchdog>, work: impl Fn(&Watchdog) + Send + 'static) {
-        let (watchdog, (ready, is_ready)) = (watchdog.clone(), channel());
-        std::thread::spawn(move || {
-            watchdog.watch().unwrap();
-            ready.send(()).unwrap();
-            while Arc::strong_count(&watchdog) > 1 {
-                work(&watchdog);
-            }
-        });
-        is_ready.recv().unwrap();
-    }
-
-    #[test]
-    fn a_busy_thread_that_does_not_answer_is_stuck() {
-        for event in [Event::Timeout, Event::Signal(15)] {
-            let (watchdog, reports) = watchdog();
-            watched(&watchdog, |_| std::hint::spin_loop());
-            watchdog.asker().ask(event);
-            assert_eq!(reports.recv_timeout(Duration::from_secs(120)), Ok(event));
-        }
-    }
-
-    #[test]
-    fn a_busy_thread_that_answers_is_not_stuck() {
-        let (watchdog, reports) = watchdog();
-        watched(&watchdog, |watchdog| {
-            let began = Instant::now();
-            while began.elapsed() < TICK {}
-            watchdog.answer();
-        });
-        let asker = watchdog.asker();
-        for _ in 0..20 {
-            asker.ask(Event::Timeout);
-            let none = reports.recv_timeout(TICK);
-            assert_eq!(none, Err(RecvTimeoutError::Timeout));
-        }
-    }
-
-    #[test]
-    fn nothing_is_stuck_without_an_event_and_after_the_run() {
-        let (watchdog, reports) = watchdog();
-        watched(&watchdog, |_| std::hint::spin_loop());
-        let none = |wait| assert!(reports.recv_timeout(wait).is_err());
-        none(2 * MAX_USED);
-        watchdog.stop_watching();
-        watchdog.asker().ask(Event::Timeout);
-        none(2 * MAX_USED);
-    }
-
-    #[test]
-    fn time_counts_in_which_the_thread_runs_or_is_blocked_in_one_call() {
-        let second = Duration::from_secs(1);
-        let looks = |used: Vec<Duration>| {
-            let mut patience = Patience::new(5 * second);
-            used.into_iter().position(|used| patience.look(used, TICK))
-        };
-        // It works: a second, in ticks of processor time.
-        let works = (1..50).map(|n| 5 * second + n * TICK);
-        assert_eq!(looks(works.collect()), Some(9));
-        // It is blocked.
-        assert_eq!(looks(vec![5 * second; 200]), Some(99));
-        // It makes many short calls.
-        let calls = (1..5000).map(|n| 5 * second + n / 50 * Duration::from_micros(1));
-        assert_eq!(looks(calls.collect()), None);
-        // It has ended, and its clock with it.
-        assert_eq!(looks(vec![Duration::ZERO; 50]), None);
-    }
-
-    #[test]
-    fn progress_of_another_thread_is_patience() {
-        let (watchdog, reports) = watchdog();
-        watched(&watchdog, |watchdog| watchdog.note_progress());
-        watchdog.asker().ask(Event::Timeout);
-        assert!(reports.recv_timeout(3 * MAX_USED).is_err());
-    }
-}
+mod tests;

@@ -12,7 +12,7 @@ use super::idle::IdleProcessors;
 use super::{End, MAX_SLEEPS_WITH_INTERRUPTS_OFF, Machine, MachineStatus, RunObserver};
 use crate::board::Board;
 use crate::exit::Failure;
-use crate::host::{EventLoop, Waker};
+use crate::host::{Alarm, EventLoop, Waker};
 use crate::sandbox::{ThreadKind, confine_thread};
 use crate::vcpu::Vcpu;
 
@@ -20,6 +20,7 @@ use crate::vcpu::Vcpu;
 #[derive(Debug)]
 struct SharedState<'a> {
     board: &'a Board,
+    alarm: &'a Alarm,
     /// Blocks the processors until the process is in the sandbox.
     start: Barrier,
     stop: AtomicBool,
@@ -59,12 +60,18 @@ impl SharedState<'_> {
         if let Err(failure) = confine_thread(ThreadKind::Processor) {
             return self.stop(StopReason::Failed(failure));
         }
+        let signals = self.board.signals().get(cpu).cloned().unwrap_or_default();
+        let watched = match self.alarm.watch_processor(signals) {
+            Ok(watched) => watched,
+            Err(error) => return self.stop(StopReason::Failed(error.into())),
+        };
         let mut pauses = 0;
         while !self.stop.load(Ordering::Acquire) {
             let exit = match vcpu.run(u64::MAX) {
                 Ok(exit) => exit,
                 Err(failure) => return self.stop(StopReason::Failed(failure)),
             };
+            watched.answer();
             tracing::trace!(cpu, ?exit);
             if self.board.has_ended() {
                 // No instruction after the access that ends the run has an effect.
@@ -131,6 +138,7 @@ impl Machine {
         };
         let shared = SharedState {
             board: &self.board,
+            alarm: &self.alarm,
             start: Barrier::new(self.vcpus.len() + 1),
             stop: AtomicBool::new(false),
             waker: self.events.waker()?,
