@@ -227,6 +227,11 @@ impl Launch {
         self.config.sandbox != SandboxMode::Off
     }
 
+    /// The guest's serial console on the host's side.
+    pub(crate) fn console(&self) -> &Shared<Console> {
+        &self.console
+    }
+
     /// The writes to the shares so far, and to come.
     pub fn shared_writes(&self) -> SharedWrites {
         self.shared_writes.clone()

@@ -219,7 +219,7 @@ fn blocked(machine: &Machine) -> Result<()> {
         status == Some(124)
             && summary["end"] == "timeout"
             && summary["records"].as_u64() > Some(1000)
-            && stderr.contains("the thread that runs the guest does not answer"),
+            && stderr.contains("a thread that runs the guest does not answer"),
         "{status:?}: {summary}\n{stderr}"
     );
     Ok(())

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
+use nix::sys::ptrace;
 use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 use rustix::fs::{FlockOperation, flock};
 use vbts_tests::machine::{self, Machine, Run};
@@ -23,6 +25,7 @@ pub fn trials(module: &str) -> Vec<Trial> {
             ("signals", signals),
             ("a_panic_of_the_guest", panic),
             ("tasks_without_a_buffer", tasks_without_a_buffer),
+            ("a_recording_of_a_blocked_machine", blocked_recording),
             ("one_writer_for_a_file", one_writer),
         ],
     )
@@ -163,6 +166,37 @@ fn tasks_without_a_buffer(machine: &Machine) -> Result<()> {
         ensure!(run.stderr.contains(reason), "{}", run.stderr);
         check(&file, &run, "exited", 100_000)?;
     }
+    Ok(())
+}
+
+/// A debugger stops the thread that runs the machine. Another one ends the recording.
+fn blocked_recording(machine: &Machine) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let file = directory.path().join("trace");
+    let mut command = machine.command(["run", "--append", "console=ttyS0", "--timeout", "8"]);
+    command
+        .arg("--kernel")
+        .arg(machine.kernel())
+        .arg("--record")
+        .arg(&file);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = machine::Killed(command.spawn()?);
+    let mut stdout = child.0.stdout.take().context("no pipe")?;
+    stdout.read_exact(&mut [0; 2])?;
+    let pid = Pid::from_raw(child.0.id().cast_signed());
+    ptrace::seize(pid, ptrace::Options::empty())?;
+    ptrace::interrupt(pid)?;
+    waitpid(pid, None)?;
+    let status = machine::wait(&mut child.0, Duration::from_secs(100))?;
+    let mut stderr = String::new();
+    let mut pipe = child.0.stderr.take().context("no pipe")?;
+    pipe.read_to_string(&mut stderr)?;
+    ensure!(status == Some(124), "{status:?}: {stderr}");
+    let count = kept(&file, "timeout", 1000)?;
+    ensure!(
+        stderr.contains(&format!("{count} branches recorded")),
+        "{stderr}"
+    );
     Ok(())
 }
 

@@ -9,10 +9,9 @@ use anyhow::{Context as _, anyhow};
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use vbts_cpu::{LogScope, Probe, ProbeAction};
-use vbts_protocol::ExitStatus;
 use vbts_trace::{Run, Streams, Summary};
 
-use super::trace::{OWN_PROGRAM, add_kernel, elf_file, end_of};
+use super::trace::{OWN_PROGRAM, add_kernel, elf_file};
 use crate::accel::Accel;
 use crate::arch::Arch;
 use crate::config::GuestConfig;
@@ -20,11 +19,10 @@ use crate::exit::{Failure, say};
 use crate::guest_files;
 use crate::host::output::Output;
 use crate::launch::{KernelFiles, Launch};
-use crate::machine::End;
 use crate::root::Root;
 use crate::trace::kernel_code::CodeChange;
 use crate::trace::machine::kernel::Kernel;
-use crate::trace::machine::{Options, Recording};
+use crate::trace::machine::{Finisher, Options, Recording};
 use crate::trace::symbols::Symbolizer;
 use crate::trace::{Point, PointPlace, RunEnd};
 
@@ -235,28 +233,25 @@ impl RecordArgs {
         run
     }
 
-    /// Writes the end of the file, of a run with this outcome, and reports its size. `kernel_code`
-    /// differs from the kernel's file.
+    /// Writes the end of the file, of a run that ended so, and reports its size. `kernel_code`
+    /// differs from the kernel's file. If the run was `interrupted`, a reader that does not read is
+    /// not waited for.
     ///
     /// # Errors
     /// The file cannot be written.
     pub fn finish(
         &self,
-        recording: Recording,
-        outcome: &Result<End, Failure>,
+        recording: &Finisher,
+        end: RunEnd,
+        interrupted: bool,
         kernel_code: Vec<CodeChange>,
     ) -> Result<(), Failure> {
-        let end = match outcome {
-            Ok(End::Status(status)) => RunEnd::Program(ExitStatus::Code(*status)),
-            Ok(End::Reset | End::Off) => RunEnd::Program(ExitStatus::Code(0)),
-            Err(failure) => end_of(failure).0,
-        };
         let summary = Summary {
             end: end.name().into(),
             exit: end.exit(),
             ..Summary::default()
         };
-        let statistics = recording.finish(summary, kernel_code, outcome.is_err())?;
+        let statistics = recording.finish(summary, kernel_code, interrupted)?;
         let (records, bytes) = (statistics.records, statistics.bytes);
         let path = self.record.as_deref().unwrap_or(Path::new(""));
         if let (Some(point), 0) = (&self.record_from, records) {

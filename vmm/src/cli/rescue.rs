@@ -3,11 +3,17 @@
 
 use std::time::Duration;
 
+use vbts_devices::Shared;
+
 use super::trace::end_of;
+use crate::console::Console;
 use crate::exit::{Failure, say};
-use crate::host::Event;
+use crate::host::{Alarm, Event};
 use crate::trace::Writer;
 use crate::trace::terminal::Restorer;
+
+/// Time for which a reader of the console that does not read can delay the end.
+const READER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The failure of a run that `event` ends. `limit` is the time limit.
 pub fn failure(event: Event, limit: Option<Duration>) -> Failure {
@@ -33,9 +39,17 @@ pub fn finish_trace(writer: &Writer, terminal: &Restorer, failure: &Failure, rep
     }
 }
 
+/// Writes the last line of the console, unless the stuck thread does that.
+pub fn flush_console(console: &Shared<Console>, alarm: &Alarm) {
+    alarm.set_timer(Some(READER_TIMEOUT));
+    if let Ok(mut console) = console.try_lock() {
+        console.flush();
+    }
+}
+
 /// Ends the process with this failure.
 pub fn end(failure: &Failure) {
-    say("the thread that runs the guest does not answer; another one has ended the run");
+    say("a thread that runs the guest does not answer; another one has ended the run");
     failure.report();
     std::process::exit(failure.status().into())
 }

@@ -7,11 +7,13 @@ use std::path::PathBuf;
 
 use clap::Args;
 use signal_hook::consts::SIGTERM;
+use vbts_protocol::ExitStatus;
 
 use super::file_uses::FileUses;
 use super::options::{self, EXIT_STATUS, MachineArgs};
 use super::record::RecordArgs;
 use super::rescue;
+use super::trace::end_of;
 use crate::board::Board;
 use crate::config::{
     Accelerator, DEFAULT_MODEL, DiskConfig, GuestConfig, Initrd, KernelConfig, MachineConfig,
@@ -23,6 +25,7 @@ use crate::host::{Event, Input, RawTerminal};
 use crate::launch::{KernelFiles, Launch};
 use crate::machine::{End, RunObserver};
 use crate::network::Network;
+use crate::trace::RunEnd;
 use crate::trace::kernel_code::KernelText;
 use crate::trace::machine::Recording;
 use crate::trace::terminal::Restorer;
@@ -139,7 +142,7 @@ pub(super) fn run(guest: &GuestConfig, record: &RecordArgs) -> Result<u8, Failur
     let recorded = frontend.recording.is_some();
     let kernel_text = recorded.then(|| KernelText::new(kernel.image(), launch.memory()));
     let (alarm, limit) = (launch.alarm().clone(), guest.machine.time_limit);
-    let shared_writes = launch.shared_writes();
+    let (shared_writes, console) = (launch.shared_writes(), launch.console().clone());
     let mut machine = launch.boot(&kernel)?;
     drop(kernel);
     if let Some(recording) = &frontend.recording {
@@ -148,17 +151,32 @@ pub(super) fn run(guest: &GuestConfig, record: &RecordArgs) -> Result<u8, Failur
 
     frontend.networks = networks;
     let terminal = Restorer::of(RawTerminal::enter()?);
-    let restorer = terminal.clone();
+    let (restorer, rescue_alarm) = (terminal.clone(), alarm.clone());
+    let rescued =
+        (frontend.recording.as_ref()).map(|recording| (record.clone(), recording.finisher()));
     alarm.set_rescue(Box::new(move |event| {
         restorer.restore();
-        rescue::end(&rescue::failure(event, limit));
+        rescue::flush_console(&console, &rescue_alarm);
+        let failure = rescue::failure(event, limit);
+        if let Some((record, recording)) = rescued {
+            // The stuck thread may change the code of the kernel.
+            let ended = record.finish(&recording, end_of(&failure).0, true, Vec::new());
+            ended.unwrap_or_else(|failure| failure.report());
+        }
+        rescue::end(&failure);
     }));
     let mut outcome = machine.run(&mut frontend);
     terminal.restore();
     if let Some(recording) = frontend.recording.take() {
         machine.end_recording();
         let changes = kernel_text.map(|text| text.changes()).unwrap_or_default();
-        let ended = record.finish(recording, &outcome, changes);
+        let end = match &outcome {
+            Ok(End::Status(status)) => RunEnd::Program(ExitStatus::Code(*status)),
+            Ok(End::Reset | End::Off) => RunEnd::Program(ExitStatus::Code(0)),
+            Err(failure) => end_of(failure).0,
+        };
+        let ended = record.finish(&recording.finisher(), end, outcome.is_err(), changes);
+        recording.join();
         if let (Ok(_), Err(failure)) = (&outcome, ended) {
             outcome = Err(machine.name_interrupted_trace(failure));
         }

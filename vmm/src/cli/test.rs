@@ -14,6 +14,7 @@ use anyhow::Context as _;
 
 use super::file_uses::FileUses;
 use super::options;
+use super::rescue;
 use crate::accel;
 use crate::arch::Arch;
 use crate::boot;
@@ -95,6 +96,11 @@ pub fn main(args: &TestArgs) -> Result<u8, Failure> {
     };
     let alarm = Arc::new(Alarm::new(Arc::default(), args.machine.timeout)?);
     alarm.start_timer()?;
+    let limit = args.machine.timeout;
+    // The guests end with this process.
+    alarm.set_rescue(Box::new(move |event| {
+        rescue::end(&rescue::failure(event, limit));
+    }));
     let log = Output::create(&log_path)
         .context("--console")?
         .interruptible(alarm.clone());
@@ -105,6 +111,7 @@ pub fn main(args: &TestArgs) -> Result<u8, Failure> {
     let mut reports = reports(args, &alarm)?;
 
     let outcome = run(args, &targets, &settings, &cases, &mut runner, &mut reports);
+    alarm.end_run();
     let bad = match &outcome {
         Ok(event) => {
             summarise(&reports, began.elapsed(), &choice.accel.to_string());

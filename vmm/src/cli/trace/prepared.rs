@@ -174,6 +174,7 @@ impl Prepared {
     pub(super) fn run(self, measured: bool) -> Result<(Machine, Option<Failure>), Failure> {
         let alarm = self.launch.alarm().clone();
         let rescue_alarm = alarm.clone();
+        let console = self.launch.console().clone();
         let mut machine = self.launch.boot(&self.kernel)?;
         if measured {
             machine.measure_host_time();
@@ -187,7 +188,9 @@ impl Prepared {
         connection.show_progress(self.progress.clone());
         let (writer, limit) = (lock(&self.session).writer(), rescue_alarm.limit());
         let (terminal, reports) = (restorer.clone().unwrap_or_default(), self.reports);
+        let console_alarm = rescue_alarm.clone();
         rescue_alarm.set_rescue(Box::new(move |event| {
+            rescue::flush_console(&console, &console_alarm);
             let failure = rescue::failure(event, limit);
             rescue::finish_trace(&writer, &terminal, &failure, reports);
             rescue::end(&failure);

@@ -12,4 +12,4 @@ pub mod kernel;
 mod queue;
 mod recording;
 
-pub use recording::{Options, Recording, Statistics};
+pub use recording::{Finisher, Options, Recording, Statistics};

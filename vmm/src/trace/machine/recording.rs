@@ -46,6 +46,10 @@ pub struct Statistics {
     pub bytes: u64,
 }
 
+/// Ends a recording, from any thread.
+#[derive(Debug, Clone)]
+pub struct Finisher(Arc<Queue>);
+
 /// A recording. The thread `record` encodes what the processors log.
 #[derive(Debug)]
 pub struct Recording {
@@ -105,32 +109,44 @@ impl Recording {
         }
     }
 
+    /// What ends it.
+    pub fn finisher(&self) -> Finisher {
+        Finisher(self.queue.clone())
+    }
+
+    /// Waits for the thread, which has been told the end.
+    pub fn join(self) {
+        // The thread reports how it ends in the queue, also if it panics.
+        let _ = self.thread.join();
+    }
+}
+
+impl Finisher {
     /// Writes the rest of the file, of a run that has ended as `summary` says and in whose memory
-    /// `kernel_code` differs from the kernel's file. The logs have handed over all that they had.
-    /// If the run was `interrupted`, a reader that does not read is not waited for.
+    /// `kernel_code` differs from the kernel's file: all that the logs have handed over. If the run
+    /// was `interrupted`, a reader that does not read is not waited for.
     ///
     /// # Errors
     /// The file cannot be written.
     pub fn finish(
-        self,
+        &self,
         summary: vbts_trace::Summary,
         kernel_code: Vec<CodeChange>,
         interrupted: bool,
     ) -> Result<Statistics, Failure> {
-        self.queue.lock().end = Some(End {
+        let Self(queue) = self;
+        queue.lock().end = Some(End {
             summary,
             kernel_code,
         });
-        self.queue.notify();
-        let error = self.queue.wait_while(interrupted, |_| true).error.take();
-        // The thread reports how it ends in the queue, also if it panics.
-        let _ = self.thread.join();
-        if self.queue.failed.load(Ordering::Relaxed) {
+        queue.notify();
+        let error = queue.wait_while(interrupted, |_| true).error.take();
+        if queue.failed.load(Ordering::Relaxed) {
             return Err(failure(error));
         }
         Ok(Statistics {
-            records: self.queue.records.load(Ordering::Relaxed),
-            bytes: self.queue.bytes.load(Ordering::Relaxed),
+            records: queue.records.load(Ordering::Relaxed),
+            bytes: queue.bytes.load(Ordering::Relaxed),
         })
     }
 }
