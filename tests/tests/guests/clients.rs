@@ -42,10 +42,11 @@ struct Guest {
 
 pub fn trials(module: &str) -> Vec<Trial> {
     type Client = fn(&Machine, Guest) -> Result<()>;
-    let clients: [(&str, Client); 4] = [
+    let clients: [(&str, Client); 5] = [
         ("perf_intel_bts", perf::intel_bts),
         ("perf_branches", perf::branches),
         ("perf_stat", perf::stat),
+        ("perf_test", perf::tests),
         ("gdb", gdb::gdb),
     ];
     let guest = |kernel, model| Guest { kernel, model };

@@ -31,6 +31,7 @@ mod network;
 mod not_started;
 mod oracle;
 mod overwritten;
+mod perf_and_gdb;
 mod perf_map;
 mod processors;
 mod ptrace_bts;
@@ -51,7 +52,7 @@ mod vector_programs;
 type Trials = fn(&str) -> Vec<Trial>;
 
 /// The modules. Those that take long come first, so that nothing is left to wait for at the end.
-const MODULES: [(&str, Trials); 42] = [
+const MODULES: [(&str, Trials); 43] = [
     ("kernel_selftests", kernel_selftests::trials),
     ("ptrace_bts", ptrace_bts::trials),
     ("kernel_trees", kernel_trees::trials),
@@ -60,6 +61,7 @@ const MODULES: [(&str, Trials); 42] = [
     ("i386", i386::trials),
     ("clients", clients::trials),
     ("network", network::trials),
+    ("perf_and_gdb", perf_and_gdb::trials),
     ("not_started", not_started::trials),
     ("many_tasks", many_tasks::trials),
     ("follow", follow::trials),

@@ -1,11 +1,13 @@
-//! perf: the PMU intel_bts, the event "branches" with a period of 1, and counts.
+//! perf: the PMU intel_bts, the event "branches" with a period of 1, counts, and its own tests.
 
 use anyhow::{Context, Result, bail, ensure};
 use vbts_tests::branches::{Branch, Symbols, first_difference};
 use vbts_tests::machine::Machine;
 use vbts_tests::oracle::Trace;
 
-use super::{Guest, address, run_programs};
+use super::{Guest, address, run, run_programs};
+use crate::perf_and_gdb;
+use crate::stock_kernel::file;
 
 /// Parses the branches of `perf script -F ip,addr`.
 fn parse_script(text: &str) -> Result<Vec<Branch>> {
@@ -178,4 +180,13 @@ pub(super) fn stat(machine: &Machine, guest: Guest) -> Result<()> {
         println!("{name}: {instructions} instructions, {branches} branches");
     }
     Ok(())
+}
+
+/// Runs perf's own tests.
+pub(super) fn tests(machine: &Machine, guest: Guest) -> Result<()> {
+    file("root")?;
+    let directory = tempfile::tempdir()?;
+    let commands = format!("(\n{}) >results/tests 2>&1", perf_and_gdb::perf_tests());
+    let results = run(machine, guest, directory.path(), &commands, &[])?;
+    perf_and_gdb::check_perf_tests(&results.read("tests")?)
 }
