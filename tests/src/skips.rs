@@ -10,8 +10,8 @@ pub fn ignored(test: &str, why: &str) -> Completion {
     Completion::ignored_with(format!("skipped: {why}"))
 }
 
-/// Reports that `test` has no `vbts`, guest kernel or agent. A script that counts the tests that are
-/// left out has built these, so the test has failed then.
+/// Reports that `test` has no `vbts`, guest kernel or agent. A script that counts the tests that
+/// are left out has built these, so the test has failed then.
 ///
 /// # Errors
 /// A script runs the tests.
