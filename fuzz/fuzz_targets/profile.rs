@@ -8,7 +8,7 @@ use vbts_trace::profile::Profile;
 use vbts_trace::profile::code::{Files, Symbol, SymbolKind};
 use vbts_trace::profile::generated::Generated;
 use vbts_trace::profile::modules::{Module, ModuleKind};
-use vbts_trace::{Branch, CodeSource, Event, Status};
+use vbts_trace::{Branch, CodeSource, Crash, Event, Status};
 
 /// Where the file is mapped, and its size in bytes.
 const BASE: u64 = 0x40_0000;
@@ -136,13 +136,13 @@ fn event(input: &mut Input<'_>, kind: u8) -> Event {
             at: address(input),
             bytes: input.bytes(128).to_vec(),
         },
-        _ => Event::Crash {
+        _ => Event::Crash(Box::new(Crash {
             signal: 11,
             code: 0,
             address: 0,
             registers: vec![address(input); 17],
             instruction: Vec::new(),
-        },
+        })),
     }
 }
 

@@ -13,6 +13,21 @@ pub enum Status {
     Killed(u8),
 }
 
+/// A signal that kills a task, and the state of the task at the instruction that caused it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Crash {
+    /// The signal.
+    pub signal: u32,
+    /// `si_code` of the signal.
+    pub code: i32,
+    /// The address of the fault (`si_addr`).
+    pub address: u64,
+    /// RAX, RBX, RCX, RDX, RSI, RDI, RSP, RBP, R8 to R15, RIP, RFLAGS, CS.
+    pub registers: Vec<u64>,
+    /// The bytes at RIP, as far as they can be read.
+    pub instruction: Vec<u8>,
+}
+
 /// Where the bytes of [`Event::Code`] come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CodeSource {
@@ -90,18 +105,7 @@ pub enum Event {
         time: u64,
     },
     /// A signal kills the task for what its instruction did.
-    Crash {
-        /// The signal.
-        signal: u32,
-        /// `si_code` of the signal.
-        code: i32,
-        /// The address of the fault.
-        address: u64,
-        /// RAX, RBX, RCX, RDX, RSI, RDI, RSP, RBP, R8 to R15, RIP, RFLAGS, CS.
-        registers: Vec<u64>,
-        /// The bytes at RIP, as far as they can be read.
-        instruction: Vec<u8>,
-    },
+    Crash(Box<Crash>),
     /// The run has ended before the task did.
     Standing {
         /// The line of `/proc/TID/syscall`.
@@ -209,11 +213,11 @@ impl Event {
     pub fn size(&self) -> usize {
         match self {
             Self::Exec { name, .. } | Self::Switch { name, .. } | Self::Name(name) => name.len(),
-            Self::Crash {
-                registers,
-                instruction,
-                ..
-            } => size_of_val(registers.as_slice()) + instruction.len(),
+            Self::Crash(crash) => {
+                size_of::<Crash>()
+                    + size_of_val(crash.registers.as_slice())
+                    + crash.instruction.len()
+            }
             Self::Standing { syscall, name } => syscall.len() + name.len(),
             Self::BuildId { id, name } => id.len() + name.len(),
             Self::Untraced { name, reason, .. } => name.len() + reason.len(),

@@ -47,7 +47,7 @@ mod run;
 mod varint;
 mod writer;
 
-pub use event::{CodeSource, Event, Status};
+pub use event::{CodeSource, Crash, Event, Status};
 pub use reader::{Batch, Item, Part, Passed, Reader};
 pub use run::{Run, Streams, Summary};
 pub use writer::Writer;

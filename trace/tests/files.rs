@@ -6,7 +6,7 @@ use std::io::Cursor;
 
 use proptest::prelude::*;
 use vbts_trace::{
-    Batch, Branch, Error, Event, Item, Part, Passed, Reader, Run, Status, Summary, Writer,
+    Batch, Branch, Crash, Error, Event, Item, Part, Passed, Reader, Run, Status, Summary, Writer,
 };
 
 /// One thing of a trace.
@@ -58,13 +58,13 @@ fn event() -> impl Strategy<Value = Event> {
             bytes()
         )
             .prop_map(|((signal, code, address), registers, instruction)| {
-                Event::Crash {
+                Event::Crash(Box::new(Crash {
                     signal,
                     code,
                     address,
                     registers,
                     instruction,
-                }
+                }))
             }),
         (bytes(), bytes()).prop_map(|(syscall, name)| Event::Standing { syscall, name }),
         (any::<(u32, u32, u64)>(), bytes(), bytes()).prop_map(

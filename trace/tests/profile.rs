@@ -5,7 +5,7 @@ use vbts_trace::profile::Profile;
 use vbts_trace::profile::code::{Files, Symbol, SymbolKind};
 use vbts_trace::profile::modules::Module;
 use vbts_trace::profile::tree::Label;
-use vbts_trace::{Branch, Event, Item, Status};
+use vbts_trace::{Branch, Crash, Event, Item, Status};
 
 /// One file of code at 0x400000, with functions of 16 bytes.
 #[derive(Default)]
@@ -302,13 +302,13 @@ fn the_last_line_ends_at_the_system_call_or_at_the_fault() {
     profile.branches(0, &[jump]);
     let mut registers = vec![0; 19];
     registers[16] = at(0, 3);
-    let crash = Event::Crash {
+    let crash = Event::Crash(Box::new(Crash {
         signal: 11,
         code: 1,
         address: 0,
         registers,
         instruction: Vec::new(),
-    };
+    }));
     event(&mut profile, 0, crash);
     profile.finish();
     assert_eq!(profile.counts().instructions, 2);
@@ -435,9 +435,9 @@ proptest! {
                 3 => event(&mut profile, task, Event::End { time, status }),
                 4 => maps(&mut profile, id % 2 + 1),
                 5 => event(&mut profile, task, Event::ProcessEnd { process: 1 }),
-                6 => event(&mut profile, task, Event::Crash {
+                6 => event(&mut profile, task, Event::Crash(Box::new(Crash {
                     signal: 11, code: 1, address: 0, registers, instruction: Vec::new(),
-                }),
+                }))),
                 _ => {}
             }
         }

@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use super::{CodeSource, Event, Status};
+use super::{CodeSource, Crash, Event, Status};
 use crate::varint::{self, Cursor};
 use crate::{Error, varint::push_bytes};
 
@@ -85,13 +85,14 @@ impl Event {
             }
             Self::Arrive { .. } => ARRIVE,
             Self::Depart { .. } => DEPART,
-            Self::Crash {
-                signal,
-                code,
-                address,
-                registers,
-                instruction,
-            } => {
+            Self::Crash(crash) => {
+                let Crash {
+                    signal,
+                    code,
+                    address,
+                    registers,
+                    instruction,
+                } = &**crash;
                 numbers(&[*signal]);
                 varint::push_signed(out, (*code).into());
                 varint::push(out, *address);
@@ -209,7 +210,7 @@ impl Event {
             },
             ARRIVE => Self::Arrive { time },
             DEPART => Self::Depart { time },
-            CRASH => Self::Crash {
+            CRASH => Self::Crash(Box::new(Crash {
                 signal: cursor.word()?,
                 code: i32::try_from(cursor.signed()?).map_err(|_| Error::Damaged)?,
                 address: cursor.number()?,
@@ -221,7 +222,7 @@ impl Event {
                         .map(|_| cursor.number())
                         .collect::<Result<_, _>>()?
                 },
-            },
+            })),
             STANDING => Self::Standing {
                 syscall: cursor.bytes()?.into(),
                 name: cursor.bytes()?.into(),

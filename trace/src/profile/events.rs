@@ -40,8 +40,8 @@ impl<F: Files, W: Watch> Profile<F, W> {
                     task.count.program = program;
                 }
             }
-            Event::Crash { registers, .. } => {
-                self.last_line(number, registers.get(RIP).copied());
+            Event::Crash(crash) => {
+                self.last_line(number, crash.registers.get(RIP).copied());
             }
             Event::End { .. } => {
                 self.last_line(number, None);

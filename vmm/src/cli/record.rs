@@ -20,7 +20,6 @@ use crate::guest_files;
 use crate::host::output::Output;
 use crate::launch::{KernelFiles, Launch};
 use crate::root::Root;
-use crate::trace::kernel_code::CodeChange;
 use crate::trace::machine::kernel::Kernel;
 use crate::trace::machine::{Finisher, Options, Recording};
 use crate::trace::symbols::Symbolizer;
@@ -244,7 +243,7 @@ impl RecordArgs {
         recording: &Finisher,
         end: RunEnd,
         interrupted: bool,
-        kernel_code: Vec<CodeChange>,
+        kernel_code: Vec<vbts_trace::Event>,
     ) -> Result<(), Failure> {
         let summary = Summary {
             end: end.name().into(),

@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use clap::{Args, ValueEnum};
-use vbts_protocol::Scope;
-use vbts_trace::{Item, Reader, Run, Streams};
+use vbts_trace::{Branch, Event, Item, Reader, Run, Streams};
 
 use super::file_uses::FileUses;
 use super::options::seconds;
@@ -22,13 +21,13 @@ use crate::config::SandboxMode;
 use crate::exit::Failure;
 use crate::host::output::{Output, OutputError};
 use crate::trace::Format;
-use crate::trace::format::{FULL, Raw, Records};
+use crate::trace::format::{FULL, Raw};
 use crate::trace::json::Json;
-use crate::trace::merge::Sink;
 use crate::trace::replay::{Only, Replay};
+use crate::trace::sink::Sink;
 use crate::trace::summary::Summary;
 use crate::trace::symbols::Symbolizer;
-use crate::trace::task::{ProcessorEvent, Task, TaskEvent, Untraced};
+use crate::trace::task::Task;
 use crate::trace::text::Text;
 
 /// The end of the help text.
@@ -360,41 +359,24 @@ impl Report {
 impl Sink for Report {
     type Error = anyhow::Error;
 
-    fn records(&mut self, task: &mut Task, records: &[u8]) -> anyhow::Result<()> {
-        let mut records = Records::new(records, Scope::All);
-        while !records.is_empty() {
-            let Self {
-                symbols,
-                format,
-                out,
-                ..
-            } = self;
-            format.records(task, &mut records, symbols, out);
+    fn branches(&mut self, task: &mut Task, branches: &[Branch]) -> anyhow::Result<()> {
+        let mut rest = branches;
+        while !rest.is_empty() {
+            let (symbols, out) = (&mut self.symbols, &mut self.out);
+            let count = self.format.branches(task, rest, symbols, out);
+            rest = rest.get(count..).unwrap_or_default();
             self.write_if_full()?;
         }
         Ok(())
     }
 
-    fn event(&mut self, task: &Task, event: &TaskEvent) -> anyhow::Result<()> {
+    fn event(&mut self, task: &Task, event: &Event) -> anyhow::Result<()> {
+        match event {
+            Event::Maps { process, text } => self.symbols.set_maps(*process, text),
+            Event::ProcessEnd { process } => self.symbols.remove(*process),
+            _ => {}
+        }
         self.format.event(task, event, &mut self.out);
-        self.write_if_full()
-    }
-
-    fn untraced(&mut self, untraced: &Untraced) -> anyhow::Result<()> {
-        self.format.untraced(untraced, &mut self.out);
-        self.write_if_full()
-    }
-
-    fn maps(&mut self, process: u32, text: &[u8]) {
-        self.symbols.set_maps(process, text);
-    }
-
-    fn process_ended(&mut self, process: u32) {
-        self.symbols.remove(process);
-    }
-
-    fn processor(&mut self, task: &Task, event: &ProcessorEvent) -> anyhow::Result<()> {
-        self.format.processor(task.id, event, &mut self.out);
         self.write_if_full()
     }
 }

@@ -19,7 +19,7 @@ use crate::answers::{CodeFiles, MemoryCode};
 use crate::config::SandboxMode;
 use crate::exit::{Failure, say};
 use crate::root::Root;
-use crate::trace::part::{self, PartError};
+use crate::trace::extract::{self, ExtractError};
 use crate::trace::symbols::{FileSymbols, MappedFiles, Problem, Symbolizer, Unnamed};
 
 /// Number of files that a message names.
@@ -76,7 +76,7 @@ impl Filter {
             to,
         } = self;
         let (run, filters) = (reader.run(), args.filters.filters());
-        let scope = part::scope(&run.scope);
+        let scope = extract::scope(&run.scope);
         args.filters.check(scope)?;
         symbols.set_directory(Path::new(&run.directory));
         if scope != Scope::User
@@ -88,8 +88,8 @@ impl Filter {
         if filters.have_names() {
             name_files(&mut symbols, reader, traced).map_err(anyhow::Error::from)?;
         }
-        let range = args.range(reader).map_err(PartError::from);
-        let notes = range.and_then(|range| part::write(reader, range, filters, symbols, &to));
+        let range = args.range(reader).map_err(ExtractError::from);
+        let notes = range.and_then(|range| extract::write(reader, range, filters, symbols, &to));
         notes.map_err(anyhow::Error::from)?.iter().for_each(say);
         Ok(Reader::new(BufReader::new(to)).map_err(anyhow::Error::from)?)
     }

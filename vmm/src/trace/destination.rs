@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use indicatif::ProgressBar;
 use rustix::fs::FileType;
+use vbts_trace::Event;
 
-use super::task::{Task, TaskEvent};
+use super::task::Task;
 use super::task_files::TaskFiles;
 use crate::host::output::{Output, OutputError};
 use crate::host::{Unit, WriteMonitor};
@@ -172,11 +173,11 @@ impl Destination {
         self.progress = progress;
     }
 
-    /// Writes complete lines or records of the trace, which are about `task`.
+    /// Writes complete lines or records of the trace, which are about the task with this number.
     ///
     /// # Errors
     /// The write fails.
-    pub fn write_records(&mut self, task: &Task, bytes: &[u8]) -> Result<(), OutputError> {
+    pub fn write_records(&mut self, task: u64, bytes: &[u8]) -> Result<(), OutputError> {
         match &mut self.trace {
             TraceOutput::Stream(output) => output.write_units(bytes, self.unit),
             TraceOutput::Files(files) => files.write(task, bytes, self.unit),
@@ -206,7 +207,7 @@ impl Destination {
     ///
     /// # Errors
     /// The file of the task cannot be created.
-    pub fn task_event(&mut self, task: &Task, event: &TaskEvent) -> Result<(), OutputError> {
+    pub fn task_event(&mut self, task: &Task, event: &Event) -> Result<(), OutputError> {
         match &mut self.trace {
             TraceOutput::Stream(_) => Ok(()),
             TraceOutput::Files(files) => files.event(task, event),

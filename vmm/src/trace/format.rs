@@ -1,247 +1,33 @@
-//! Records, and what the formats of a trace have in common.
+//! The interface of the formats of a trace, and the raw format.
 
-use vbts_protocol::{RECORD_SIZE, Scope};
+use vbts_protocol::RECORD_SIZE;
+use vbts_trace::{Branch, Event};
 
-use super::kernel_code::CodeChange;
 use super::summary::Summary;
 use super::symbols::Symbolizer;
-use super::task::{ProcessorEvent, Task, TaskEvent, Untraced};
+use super::task::Task;
 use crate::host::Unit;
 
-/// Set in the flags of a record that is no branch. The record then has a number in the place of the
-/// branch's source, and its kind in the flags (`BTS_MAPPED_SCHED` of the kernel).
-const NO_BRANCH: u64 = 1 << 63;
-/// Qualifier of a branch (`enum bts_qualifier` of the kernel's `struct bts_struct`).
-const QUALIFIER_BRANCH: u64 = 1;
-/// Flags of the time at which the task arrives on a processor.
-pub const ARRIVES: u64 = NO_BRANCH | 2;
-/// Flags of the time at which the task departs from a processor.
-pub const DEPARTS: u64 = NO_BRANCH | 3;
-/// Flags of a number of branches that the user did not want. The kernel has no such records.
-pub const FILTERED: u64 = u64::MAX;
-
-/// The words of a record that the kernel has written, {qualifier, source or time, target}, in the
-/// order of those that the processor has stored, {source, target, flags}.
-pub fn from_kernel([qualifier, from, to]: [u64; 3]) -> [u64; 3] {
-    match qualifier {
-        QUALIFIER_BRANCH => [from, to, 0],
-        _ => [from, 0, NO_BRANCH | qualifier],
-    }
-}
-
-/// The words of a record: source, target and flags.
-pub fn words(record: &[u8; RECORD_SIZE]) -> [u64; 3] {
-    let word = |at: usize| {
-        let mut word = [0; 8];
-        word.copy_from_slice(&record[at * 8..at * 8 + 8]);
-        u64::from_le_bytes(word)
-    };
-    [word(0), word(1), word(2)]
-}
-
-/// The record with these words.
-pub fn record([from, to, flags]: [u64; 3]) -> [u8; RECORD_SIZE] {
-    let mut record = [0; RECORD_SIZE];
-    for (bytes, word) in record.chunks_mut(8).zip([from, to, flags]) {
-        bytes.copy_from_slice(&word.to_le_bytes());
-    }
-    record
-}
-
-/// Whether a record is a branch.
-pub fn is_branch(flags: u64) -> bool {
-    flags & NO_BRANCH == 0
-}
-
-/// One record of a trace.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Record {
-    /// A taken branch.
-    Branch {
-        /// Address of the branch instruction.
-        from: u64,
-        /// Address of its target.
-        to: u64,
-    },
-    /// The task was scheduled on a processor.
-    Arrive {
-        /// `CLOCK_MONOTONIC` of the guest in ns.
-        time: u64,
-    },
-    /// The task was descheduled.
-    Depart {
-        /// `CLOCK_MONOTONIC` of the guest in ns.
-        time: u64,
-    },
-    /// The user did not want this many branches, which were here.
-    Filtered {
-        /// The number of branches.
-        branches: u64,
-    },
-    /// The kernel has marked the record invalid.
-    Invalid,
-}
-
-impl Record {
-    #[inline]
-    fn parse(record: &[u8; RECORD_SIZE]) -> Self {
-        match words(record) {
-            [from, to, flags] if is_branch(flags) => Self::Branch { from, to },
-            [time, _, ARRIVES] => Self::Arrive { time },
-            [time, _, DEPARTS] => Self::Depart { time },
-            [branches, _, FILTERED] => Self::Filtered { branches },
-            _ => Self::Invalid,
-        }
-    }
-}
-
-/// Returns whether a record is a return from the kernel to the program.
-///
-/// The processor filters by the privilege level after the branch, so it records returns. They are
-/// no branches of the program, and their number depends on interrupts, page faults and the size of
-/// the trace buffer.
-#[inline]
-fn is_return_from_kernel(record: &[u8; RECORD_SIZE]) -> bool {
-    let [from, _, flags] = words(record);
-    // The upper half of the address space.
-    from >> 63 != 0 && is_branch(flags)
-}
-
-/// Numbers of records that [`Records`] has given out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counts {
-    /// Branches.
-    pub branches: u64,
-    /// Records that the kernel has marked invalid.
-    pub invalid: u64,
-}
-
-/// Records, each with the words of one that the processor stores.
-#[derive(Debug, Clone, Copy)]
-pub struct Records<'a> {
-    records: &'a [[u8; RECORD_SIZE]],
-    /// Returns from the kernel are left out.
-    program_only: bool,
-    /// What [`Iterator::next`] and [`Self::plain`] have given out.
-    counts: Counts,
-}
-
-impl<'a> Records<'a> {
-    /// The complete records in `bytes` that belong to `scope`.
-    pub fn new(bytes: &'a [u8], scope: Scope) -> Self {
-        Self {
-            records: bytes.as_chunks().0,
-            program_only: scope == Scope::User,
-            counts: Counts::default(),
-        }
-    }
-
-    /// Returns whether all are taken.
-    pub fn is_empty(&self) -> bool {
-        self.records.is_empty()
-    }
-
-    #[inline]
-    fn has(&self, record: &[u8; RECORD_SIZE]) -> bool {
-        !(self.program_only && is_return_from_kernel(record))
-    }
-
-    /// What was given out so far.
-    pub fn counts(&self) -> Counts {
-        self.counts
-    }
-
-    /// Takes the branches at the front whose records are as they are written: those without flags.
-    pub fn plain(&mut self) -> &'a [u8] {
-        let is_plain = |record: &[u8; RECORD_SIZE]| words(record)[2] == 0 && self.has(record);
-        let len = self.records.iter().take_while(|record| is_plain(record));
-        let (plain, rest) = self.records.split_at(len.count());
-        self.records = rest;
-        self.counts.branches += plain.len() as u64;
-        plain.as_flattened()
-    }
-}
-
-/// Takes the records, oldest first.
-impl Iterator for Records<'_> {
-    type Item = Record;
-
-    #[inline]
-    fn next(&mut self) -> Option<Record> {
-        while let Some((record, rest)) = self.records.split_first() {
-            self.records = rest;
-            if self.has(record) {
-                let record = Record::parse(record);
-                self.counts.branches += u64::from(matches!(record, Record::Branch { .. }));
-                self.counts.invalid += u64::from(record == Record::Invalid);
-                return Some(record);
-            }
-        }
-        None
-    }
-}
-
-impl DoubleEndedIterator for Records<'_> {
-    fn next_back(&mut self) -> Option<Record> {
-        while let Some((record, rest)) = self.records.split_last() {
-            self.records = rest;
-            if self.has(record) {
-                return Some(Record::parse(record));
-            }
-        }
-        None
-    }
-}
-
-/// Formats records and the events between them.
+/// Formats branches and the events between them.
 pub trait Format: Send {
-    /// What the formatted records consist of.
+    /// The unit of the formatted trace.
     fn unit(&self) -> Unit {
         Unit::Line
     }
-    /// Takes the records at the front that need no formatting.
-    fn as_they_are<'a>(&self, records: &mut Records<'a>) -> &'a [u8] {
-        let _ = records;
-        &[]
-    }
-    /// Takes records of `task` and appends them to `out`, until it has taken all, or until `out`
-    /// has [`FULL`] bytes. They take at most [`PIECE`] bytes.
-    fn records(
+
+    /// Appends branches of `task` to `out`, until all are formatted or `out` has [`FULL`] bytes.
+    /// Returns how many are formatted: at least one of those that there are.
+    fn branches(
         &mut self,
         task: &Task,
-        records: &mut Records<'_>,
+        branches: &[Branch],
         symbols: &mut Symbolizer,
         out: &mut Vec<u8>,
-    );
-    /// Appends what has happened to `task` to `out`.
-    fn event(&mut self, task: &Task, event: &TaskEvent, out: &mut Vec<u8>) {
-        let _ = (task, event, out);
-    }
-    /// Appends what has happened to a processor to `out`.
-    fn processor(&mut self, processor: u32, event: &ProcessorEvent, out: &mut Vec<u8>) {
-        let _ = (processor, event, out);
-    }
-    /// Appends a task that is not traced to `out`.
-    fn untraced(&mut self, untraced: &Untraced, out: &mut Vec<u8>) {
-        let _ = (untraced, out);
-    }
-    /// Takes the mappings of `process`, the text of `/proc/PID/maps`, valid for the records that
-    /// follow.
-    fn maps(&mut self, process: u32, text: &[u8]) {
-        let _ = (process, text);
-    }
-    /// Takes the end of the last task of `process`.
-    fn process_ended(&mut self, process: u32) {
-        let _ = process;
-    }
-    /// Appends code that is in no file to `out`.
-    fn code(&mut self, event: &vbts_trace::Event, out: &mut Vec<u8>) {
-        let _ = (event, out);
-    }
-    /// Appends code of the guest's kernel that differs from that in its file to `out`.
-    fn kernel_code(&mut self, changes: Vec<CodeChange>, out: &mut Vec<u8>) {
-        let _ = (changes, out);
-    }
+    ) -> usize;
+
+    /// Appends an event to `out`. That of a process or of the guest comes with the default task.
+    fn event(&mut self, task: &Task, event: &Event, out: &mut Vec<u8>);
+
     /// Number of branches that it keeps: what it has appended does not have them yet.
     fn kept(&self) -> u64 {
         0
@@ -252,13 +38,11 @@ pub trait Format: Send {
     fn summary(&mut self, _summary: &Summary, _out: &mut Vec<u8>) {}
 }
 
-/// Bytes of records that are formatted at a time.
-pub const PIECE: usize = RECORD_SIZE * 4096;
-/// Bytes of text for which no more records are formatted before it is written: an address can have
+/// Bytes of text for which no more branches are formatted before it is written: an address can have
 /// a long label.
 pub const FULL: usize = 1 << 20;
 
-/// Only 24-byte little-endian records {from, to, flags}.
+/// Only 24-byte little-endian records {from, to, flags}, whose flags are 0.
 #[derive(Debug, Default)]
 pub struct Raw;
 
@@ -267,26 +51,25 @@ impl Format for Raw {
         Unit::Bytes(RECORD_SIZE)
     }
 
-    fn as_they_are<'a>(&self, records: &mut Records<'a>) -> &'a [u8] {
-        records.plain()
-    }
-
-    fn records(
+    fn branches(
         &mut self,
         _task: &Task,
-        records: &mut Records<'_>,
+        branches: &[Branch],
         _symbols: &mut Symbolizer,
         out: &mut Vec<u8>,
-    ) {
-        for record in records {
-            if let Record::Branch { from, to } = record {
-                out.extend_from_slice(&self::record([from, to, 0]));
-            }
+    ) -> usize {
+        out.reserve(branches.len() * RECORD_SIZE);
+        for Branch { from, to } in branches {
+            let record = [*from, *to, 0].map(u64::to_le_bytes);
+            out.extend_from_slice(record.as_flattened());
         }
+        branches.len()
     }
+
+    fn event(&mut self, _task: &Task, _event: &Event, _out: &mut Vec<u8>) {}
 }
 
-/// Records as in [`Raw`], and everything else in another format, for an index beside them.
+/// Branches as in [`Raw`], and everything else in another format, for an index beside them.
 #[derive(Debug)]
 pub struct RawWithIndex<F>(pub F);
 
@@ -295,26 +78,25 @@ impl<F: Format> Format for RawWithIndex<F> {
         Raw.unit()
     }
 
-    fn as_they_are<'a>(&self, records: &mut Records<'a>) -> &'a [u8] {
-        Raw.as_they_are(records)
-    }
-
-    fn records(
+    fn branches(
         &mut self,
         task: &Task,
-        records: &mut Records<'_>,
+        branches: &[Branch],
         symbols: &mut Symbolizer,
         out: &mut Vec<u8>,
-    ) {
-        Raw.records(task, records, symbols, out);
+    ) -> usize {
+        Raw.branches(task, branches, symbols, out)
     }
 
-    fn event(&mut self, task: &Task, event: &TaskEvent, out: &mut Vec<u8>) {
-        self.0.event(task, event, out);
-    }
-
-    fn untraced(&mut self, untraced: &Untraced, out: &mut Vec<u8>) {
-        self.0.untraced(untraced, out);
+    fn event(&mut self, task: &Task, event: &Event, out: &mut Vec<u8>) {
+        // Their places are between the branches, which the index does not have.
+        let is_record = matches!(
+            event,
+            Event::Arrive { .. } | Event::Depart { .. } | Event::Filtered(_)
+        );
+        if !is_record {
+            self.0.event(task, event, out);
+        }
     }
 
     fn summary(&mut self, summary: &Summary, out: &mut Vec<u8>) {
@@ -349,26 +131,10 @@ pub(crate) mod tests {
 
     use super::*;
     use crate::root::Root;
-    use crate::trace::task::Recent;
-
-    /// Records whose words are in the order of the kernel.
-    pub(crate) fn records(words: &[[u64; 3]]) -> Vec<u8> {
-        let records = words.iter().map(|words| record(from_kernel(*words)));
-        records.collect::<Vec<_>>().into_flattened()
-    }
-
-    /// Task `id` of process 1, which executes /bin/NAME.
-    pub(crate) fn task(id: u32, name: &str) -> Task {
-        Task {
-            id,
-            number: 0,
-            parent: 0,
-            process: 1,
-            name: format!("/bin/{name}").into(),
-            capacity: 0,
-            recent: Recent::default(),
-        }
-    }
+    use crate::trace::records::Records;
+    use crate::trace::records::tests::records;
+    use crate::trace::sink::Sink;
+    use crate::trace::task::tests::task;
 
     /// A symbolizer without mappings.
     pub(crate) fn symbols() -> Symbolizer {
@@ -376,21 +142,59 @@ pub(crate) mod tests {
         Symbolizer::new(root, Path::new("/"))
     }
 
+    /// A format as a sink.
+    struct Formatted<'a, F> {
+        format: &'a mut F,
+        symbols: &'a mut Symbolizer,
+        out: &'a mut Vec<u8>,
+    }
+
+    impl<F: Format> Sink for Formatted<'_, F> {
+        type Error = std::convert::Infallible;
+
+        fn branches(&mut self, task: &mut Task, branches: &[Branch]) -> Result<(), Self::Error> {
+            let count = self.format.branches(task, branches, self.symbols, self.out);
+            assert_eq!(count, branches.len());
+            Ok(())
+        }
+
+        fn event(&mut self, task: &Task, event: &Event) -> Result<(), Self::Error> {
+            self.format.event(task, event, self.out);
+            Ok(())
+        }
+    }
+
+    /// Appends `records` of `task` in a format to `out`.
+    pub(crate) fn format_records<F: Format>(
+        format: &mut F,
+        task: &Task,
+        records: &Records,
+        symbols: &mut Symbolizer,
+        out: &mut Vec<u8>,
+    ) {
+        let mut sink = Formatted {
+            format,
+            symbols,
+            out,
+        };
+        let mut task = task.clone();
+        let Ok(()) = records.give(Default::default(), records.end(), &mut task, &mut sink);
+    }
+
     pub(crate) const SAMPLE: &[[u64; 3]] = &[
         [2, 4_294_937_296, 0],
         [1, 0x40_1000, 0xFFFF_8000_0000_0000],
         [0, 1, 2],
         [3, 7, 0],
-        [1, 0xFFFF_FFFF_8100_0000, 0x40_1000],
         [1, 0, 0xA],
     ];
 
     #[test]
     fn raw_has_only_branches() {
         let mut out = Vec::new();
-        let bytes = records(SAMPLE);
-        let mut sample = Records::new(&bytes, Scope::User);
-        Raw.records(&task(1, "a"), &mut sample, &mut symbols(), &mut out);
+        let first = task(1, "a");
+        format_records(&mut Raw, &first, &records(SAMPLE), &mut symbols(), &mut out);
+        Raw.event(&first, &Event::Lost(1), &mut out);
         Raw.summary(&Summary::default(), &mut out);
         let words: Vec<u64> = out
             .as_chunks()
@@ -399,20 +203,6 @@ pub(crate) mod tests {
             .map(|w| u64::from_le_bytes(*w))
             .collect();
         assert_eq!(words, [0x40_1000, 0xFFFF_8000_0000_0000, 0, 0, 0xA, 0]);
-    }
-
-    #[test]
-    fn returns_from_the_kernel_belong_to_all_scopes_except_user() {
-        let bytes = records(SAMPLE);
-        let back = Record::Branch {
-            from: 0xFFFF_FFFF_8100_0000,
-            to: 0x40_1000,
-        };
-        for (scope, count) in [(Scope::User, 0), (Scope::Kernel, 1), (Scope::All, 1)] {
-            let records: Vec<Record> = Records::new(&bytes, scope).collect();
-            assert_eq!(records.iter().filter(|r| **r == back).count(), count);
-            assert_eq!(records.len(), SAMPLE.len() - 1 + count);
-        }
     }
 
     #[test]

@@ -1,12 +1,25 @@
-//! Records in the guest's memory.
+//! Records in the guest's memory, in the layouts of the processor and of the guest's kernel.
 
 use vbts_devices::GuestRam;
-use vbts_protocol::{Extent, Extents};
+use vbts_protocol::{Extent, Extents, RECORD_SIZE};
+use vbts_trace::Branch;
 use vbts_trace::profile::modules::extend_32;
 use vm_memory::{Bytes, GuestAddress, GuestMemory, Permissions};
 
-use super::format::{from_kernel, is_branch, record, words};
 use super::queue::WriterError;
+use super::records::{Mark, Records};
+
+/// Set in the flags of a record in a mapped buffer that is no branch (`BTS_MAPPED_SCHED` of the
+/// kernel). The record then has a time in the place of the branch's source, and its qualifier in
+/// the low bits of the flags.
+const NO_BRANCH: u64 = 1 << 63;
+/// Qualifiers of a record (`enum bts_qualifier` of the kernel's `struct bts_struct`).
+const BRANCH: u64 = 1;
+const ARRIVES: u64 = 2;
+const DEPARTS: u64 = 3;
+
+/// Bytes that are copied at a time.
+const COPIED: usize = 64 << 10;
 
 /// Where records are in the guest's memory.
 #[derive(Debug, Clone)]
@@ -50,52 +63,89 @@ impl GuestRecords {
         self.len
     }
 
-    /// Copies records that the processor has stored.
+    /// Copies records of a mapped buffer, which the processor has stored.
     ///
     /// # Errors
     /// There is no such memory.
-    pub fn read(&self) -> Result<Vec<u8>, WriterError> {
-        let mut records = self.copy()?;
-        if self.is_32_bit {
-            for bytes in records.as_chunks_mut().0 {
-                *bytes = record(extend(words(bytes)));
-            }
-        }
-        Ok(records)
+    pub fn read(&self) -> Result<Records, WriterError> {
+        self.copy(parse_mapped)
     }
 
-    fn copy(&self) -> Result<Vec<u8>, WriterError> {
-        let mut records = Vec::with_capacity(self.len);
+    /// Copies records that the kernel has written for a drain.
+    ///
+    /// # Errors
+    /// There is no such memory.
+    pub fn read_drained(&self) -> Result<Records, WriterError> {
+        self.copy(parse_drained)
+    }
+
+    fn copy(&self, parse: impl Fn([u64; 3], bool, &mut Records)) -> Result<Records, WriterError> {
+        let mut records = Records::with_capacity(self.len / RECORD_SIZE);
+        let mut bytes = Vec::with_capacity(COPIED.min(self.len) + RECORD_SIZE);
         for extent in &self.extents {
-            let (at, len) = (GuestAddress(extent.address), extent.len as usize);
-            self.memory
-                .write_all_volatile_to(at, &mut records, len)
-                .map_err(|_| WriterError::Records(extent.address))?;
-        }
-        Ok(records)
-    }
-
-    /// Copies records that the kernel has written.
-    ///
-    /// # Errors
-    /// There is no such memory.
-    pub fn read_drained(&self) -> Result<Vec<u8>, WriterError> {
-        let mut records = self.copy()?;
-        for bytes in records.as_chunks_mut().0 {
-            let words = from_kernel(words(bytes));
-            *bytes = record(match self.is_32_bit {
-                true => extend(words),
-                false => words,
-            });
+            let (mut address, mut left) = (extent.address, extent.len as usize);
+            while left > 0 {
+                let len = left.min(COPIED);
+                self.memory
+                    .write_all_volatile_to(GuestAddress(address), &mut bytes, len)
+                    .map_err(|_| WriterError::Records(extent.address))?;
+                (address, left) = (address + len as u64, left - len);
+                let (whole, rest) = bytes.as_chunks();
+                whole
+                    .iter()
+                    .for_each(|record| parse(words(record), self.is_32_bit, &mut records));
+                // A record may continue in the next extent.
+                let parsed = bytes.len() - rest.len();
+                bytes.drain(..parsed);
+            }
         }
         Ok(records)
     }
 }
 
-/// The words of a record of a 32-bit guest, with the addresses that a trace has.
-fn extend([from, to, flags]: [u64; 3]) -> [u64; 3] {
-    match is_branch(flags) {
-        true => [extend_32(from), extend_32(to), flags],
-        false => [from, to, flags],
+/// The little-endian words of a record.
+#[inline]
+fn words(record: &[u8; RECORD_SIZE]) -> [u64; 3] {
+    let words = record.as_chunks().0;
+    std::array::from_fn(|at| words.get(at).map_or(0, |word| u64::from_le_bytes(*word)))
+}
+
+/// Appends a branch. The addresses of a 32-bit guest become those that a trace has.
+#[inline]
+fn push(from: u64, to: u64, is_32_bit: bool, records: &mut Records) {
+    records.push(match is_32_bit {
+        true => Branch {
+            from: extend_32(from),
+            to: extend_32(to),
+        },
+        false => Branch { from, to },
+    });
+}
+
+/// The mark with this qualifier.
+fn mark(qualifier: u64, time: u64) -> Mark {
+    match qualifier {
+        ARRIVES => Mark::Arrive(time),
+        DEPARTS => Mark::Depart(time),
+        _ => Mark::Invalid,
+    }
+}
+
+/// Appends a record {source, target, flags} of a mapped buffer.
+#[inline]
+fn parse_mapped([from, to, flags]: [u64; 3], is_32_bit: bool, records: &mut Records) {
+    match flags & NO_BRANCH {
+        0 => push(from, to, is_32_bit, records),
+        _ => records.mark(mark(flags & !NO_BRANCH, from)),
+    }
+}
+
+/// Appends a record {qualifier, source or time, target} (`struct bts_struct` of the kernel).
+#[inline]
+pub(super) fn parse_drained(words: [u64; 3], is_32_bit: bool, records: &mut Records) {
+    let [qualifier, from, to] = words;
+    match qualifier {
+        BRANCH => push(from, to, is_32_bit, records),
+        _ => records.mark(mark(qualifier, from)),
     }
 }

@@ -2,11 +2,12 @@
 
 use serde_json::json;
 use vbts_protocol::ExitStatus;
+use vbts_trace::{Branch, Event, Status};
 
-use super::format::{Format, Record, Records, push_decimal, push_hex};
+use super::format::{Format, push_decimal, push_hex};
 use super::summary::{RunEnd, Summary};
 use super::symbols::Symbolizer;
-use super::task::{ProcessorEvent, Task, TaskEvent, Untraced};
+use super::task::Task;
 use crate::accel::Accel;
 use crate::escape::is_printable;
 use crate::exit::signal_name;
@@ -81,135 +82,149 @@ fn hex(value: u64) -> String {
     format!("\"{value:#x}\"")
 }
 
+/// The line of an event, without its end; `None` for an event that is not shown.
+fn line(task: &Task, event: &Event) -> Option<String> {
+    let id = task.id;
+    Some(match event {
+        Event::Start {
+            parent,
+            process,
+            time,
+            ..
+        } => format!(
+            "{{\"kind\":\"start\",\"task\":{id},\"parent\":{parent},\"process\":{process},\
+             \"time\":{time}}}"
+        ),
+        Event::Exec {
+            former, time, name, ..
+        } => {
+            let former = match former {
+                former if *former == id => String::new(),
+                former => format!(",\"former\":{former}"),
+            };
+            let name = string(name);
+            format!("{{\"kind\":\"exec\",\"task\":{id}{former},\"name\":{name},\"time\":{time}}}")
+        }
+        Event::Name(name) => {
+            let name = string(name);
+            format!("{{\"kind\":\"name\",\"task\":{id},\"name\":{name}}}")
+        }
+        Event::Signal { time, signal } => {
+            let signal = signal_name(signal.cast_signed());
+            format!("{{\"kind\":\"signal\",\"task\":{id},\"signal\":\"{signal}\",\"time\":{time}}}")
+        }
+        Event::End { time, status } => {
+            let (name, value) = match status {
+                Status::Exited(code) => ("exit", code),
+                Status::Killed(signal) => ("signal", signal),
+            };
+            format!("{{\"kind\":\"end\",\"task\":{id},\"{name}\":{value},\"time\":{time}}}")
+        }
+        Event::Crash(crash) => {
+            let signal = signal_name(crash.signal.cast_signed());
+            let rip = crash.registers.get(super::report::RIP).copied();
+            format!(
+                "{{\"kind\":\"crash\",\"task\":{id},\"signal\":\"{signal}\",\"code\":{},\
+                 \"address\":{},\"rip\":{}}}",
+                crash.code,
+                hex(crash.address),
+                hex(rip.unwrap_or_default())
+            )
+        }
+        Event::Standing { syscall, name } => format!(
+            "{{\"kind\":\"standing\",\"task\":{id},\"name\":{},\"syscall\":{}}}",
+            string(name),
+            string(syscall)
+        ),
+        Event::Lost(n) => format!("{{\"kind\":\"lost\",\"task\":{id},\"at_least\":{n}}}"),
+        Event::Untraced {
+            id,
+            parent,
+            time,
+            name,
+            reason,
+        } => format!(
+            "{{\"kind\":\"untraced\",\"task\":{id},\"parent\":{parent},\"name\":{},\
+             \"reason\":{},\"time\":{time}}}",
+            string(name),
+            string(reason)
+        ),
+        Event::AddressSpace { cr3, time } => of_processor(
+            id,
+            "address_space",
+            &format!("\"cr3\":{}", hex(*cr3)),
+            *time,
+        ),
+        Event::Switch {
+            id: thread,
+            process,
+            name,
+            time,
+        } => {
+            let name = string(name);
+            let fields = format!("\"id\":{thread},\"process\":{process},\"name\":{name}");
+            of_processor(id, "switch", &fields, *time)
+        }
+        Event::Gap { duration, time } => {
+            of_processor(id, "gap", &format!("\"duration\":{duration}"), *time)
+        }
+        // These have the places of records, or are for reports about kept traces.
+        Event::Arrive { .. }
+        | Event::Depart { .. }
+        | Event::Filtered(_)
+        | Event::Invalid
+        | Event::Maps { .. }
+        | Event::ProcessEnd { .. }
+        | Event::KernelCode { .. }
+        | Event::Code { .. }
+        | Event::BuildId { .. } => return None,
+    })
+}
+
+/// The line of an event of a processor.
+fn of_processor(processor: u32, kind: &str, fields: &str, time: u64) -> String {
+    format!("{{\"kind\":\"{kind}\",\"processor\":{processor},{fields},\"time\":{time}}}")
+}
+
 impl Format for Json {
-    fn records(
+    fn branches(
         &mut self,
         task: &Task,
-        records: &mut Records<'_>,
+        branches: &[Branch],
         _symbols: &mut Symbolizer,
         out: &mut Vec<u8>,
-    ) {
+    ) -> usize {
         self.enter(task.id);
-        for record in records {
-            let (kind, time) = match record {
-                Record::Branch { from, to } => {
-                    out.extend_from_slice(b"{\"kind\":\"branch\",\"from\":\"0x");
-                    push_hex(out, from);
-                    out.extend_from_slice(b"\",\"to\":\"0x");
-                    push_hex(out, to);
-                    out.push(b'"');
-                    out.extend_from_slice(&self.line_end);
-                    continue;
-                }
-                Record::Filtered { branches } => {
-                    out.extend_from_slice(b"{\"kind\":\"filtered\",\"branches\":");
-                    push_decimal(out, branches);
-                    out.extend_from_slice(&self.line_end);
-                    continue;
-                }
-                Record::Arrive { time } if self.sched => ("arrive", time),
-                Record::Depart { time } if self.sched => ("depart", time),
-                _ => continue,
-            };
-            out.extend_from_slice(b"{\"kind\":\"");
-            out.extend_from_slice(kind.as_bytes());
-            out.extend_from_slice(b"\",\"time\":");
-            push_decimal(out, time);
+        for Branch { from, to } in branches {
+            out.extend_from_slice(b"{\"kind\":\"branch\",\"from\":\"0x");
+            push_hex(out, *from);
+            out.extend_from_slice(b"\",\"to\":\"0x");
+            push_hex(out, *to);
+            out.push(b'"');
             out.extend_from_slice(&self.line_end);
         }
+        branches.len()
     }
 
-    fn event(&mut self, task: &Task, event: &TaskEvent, out: &mut Vec<u8>) {
-        let id = task.id;
-        let line = match event {
-            TaskEvent::Start { time } => format!(
-                "{{\"kind\":\"start\",\"task\":{id},\"parent\":{},\"process\":{},\"time\":{time}}}",
-                task.parent, task.process
-            ),
-            TaskEvent::Exec { time, former } => {
-                let former = match former {
-                    former if *former == id => String::new(),
-                    former => format!(",\"former\":{former}"),
-                };
-                let name = string(&task.name);
-                format!(
-                    "{{\"kind\":\"exec\",\"task\":{id}{former},\"name\":{name},\"time\":{time}}}"
-                )
-            }
-            TaskEvent::Name => {
-                let name = string(&task.name);
-                format!("{{\"kind\":\"name\",\"task\":{id},\"name\":{name}}}")
-            }
-            TaskEvent::Signal { time, signal } => {
-                let signal = signal_name(signal.cast_signed());
-                format!(
-                    "{{\"kind\":\"signal\",\"task\":{id},\"signal\":\"{signal}\",\"time\":{time}}}"
-                )
-            }
-            TaskEvent::End { time, status } => {
-                let (name, value) = match status {
-                    ExitStatus::Code(code) => ("exit", code),
-                    ExitStatus::Signal(signal) => ("signal", signal),
-                };
-                format!("{{\"kind\":\"end\",\"task\":{id},\"{name}\":{value},\"time\":{time}}}")
-            }
-            TaskEvent::Crash(crash) => {
-                let signal = signal_name(crash.signal.cast_signed());
-                let rip = crash.registers.get(super::report::RIP).copied();
-                format!(
-                    "{{\"kind\":\"crash\",\"task\":{id},\"signal\":\"{signal}\",\"code\":{},\
-                     \"address\":{},\"rip\":{}}}",
-                    crash.code,
-                    hex(crash.address),
-                    hex(rip.unwrap_or_default())
-                )
-            }
-            TaskEvent::Standing { syscall, name } => format!(
-                "{{\"kind\":\"standing\",\"task\":{id},\"name\":{},\"syscall\":{}}}",
-                string(name),
-                string(syscall.as_bytes())
-            ),
-            TaskEvent::Lost(n) => format!("{{\"kind\":\"lost\",\"task\":{id},\"at_least\":{n}}}"),
-        };
-        out.extend_from_slice(line.as_bytes());
-        out.push(b'\n');
-    }
-
-    fn processor(&mut self, processor: u32, event: &ProcessorEvent, out: &mut Vec<u8>) {
-        let (kind, fields, time) = match event {
-            ProcessorEvent::AddressSpace { cr3, time } => {
-                ("address_space", format!("\"cr3\":{}", hex(*cr3)), time)
-            }
-            ProcessorEvent::Switch {
-                id,
-                process,
-                name,
-                time,
-            } => {
-                let name = string(name);
-                let fields = format!("\"id\":{id},\"process\":{process},\"name\":{name}");
-                ("switch", fields, time)
-            }
-            ProcessorEvent::Gap { duration, time } => {
-                ("gap", format!("\"duration\":{duration}"), time)
+    fn event(&mut self, task: &Task, event: &Event, out: &mut Vec<u8>) {
+        let (start, value) = match event {
+            Event::Arrive { time } if self.sched => ("arrive\",\"time", time),
+            Event::Depart { time } if self.sched => ("depart\",\"time", time),
+            Event::Filtered(branches) => ("filtered\",\"branches", branches),
+            event => {
+                if let Some(line) = line(task, event) {
+                    out.extend_from_slice(line.as_bytes());
+                    out.push(b'\n');
+                }
+                return;
             }
         };
-        let line =
-            format!("{{\"kind\":\"{kind}\",\"processor\":{processor},{fields},\"time\":{time}}}\n");
-        out.extend_from_slice(line.as_bytes());
-    }
-
-    fn untraced(&mut self, untraced: &Untraced, out: &mut Vec<u8>) {
-        let line = format!(
-            "{{\"kind\":\"untraced\",\"task\":{},\"parent\":{},\"name\":{},\"reason\":{},\
-             \"time\":{}}}\n",
-            untraced.task,
-            untraced.parent,
-            string(&untraced.name),
-            string(untraced.reason.as_bytes()),
-            untraced.time
-        );
-        out.extend_from_slice(line.as_bytes());
+        self.enter(task.id);
+        out.extend_from_slice(b"{\"kind\":\"");
+        out.extend_from_slice(start.as_bytes());
+        out.extend_from_slice(b"\":");
+        push_decimal(out, *value);
+        out.extend_from_slice(&self.line_end);
     }
 
     fn summary(&mut self, s: &Summary, out: &mut Vec<u8>) {
@@ -249,49 +264,60 @@ impl Format for Json {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::format::tests::{SAMPLE, records, symbols, task};
-    use vbts_protocol::{Crash, Scope};
+    use crate::trace::format::tests::{SAMPLE, format_records, symbols};
+    use crate::trace::records::tests::records;
+    use crate::trace::task::tests::task;
+    use vbts_trace::Crash;
 
     #[test]
     fn json_is_one_object_a_line() {
         let mut out = Vec::new();
         let mut json = Json::new(Accel::Kvm, true);
         let (first, second) = (task(7, "sh"), task(8, "a\"b"));
-        json.event(&first, &TaskEvent::Start { time: 5 }, &mut out);
+        let start = Event::Start {
+            id: 7,
+            parent: 0,
+            process: 1,
+            time: 5,
+        };
+        json.event(&first, &start, &mut out);
         for former in [8, 10] {
-            let time = 6;
-            json.event(&second, &TaskEvent::Exec { time, former }, &mut out);
+            let exec = Event::Exec {
+                id: 8,
+                former,
+                time: 6,
+                name: second.name.clone(),
+            };
+            json.event(&second, &exec, &mut out);
         }
         let (sample, others) = (records(SAMPLE), records(&[[1, 1, 2], [2, 3, 0]]));
-        let user = |bytes| Records::new(bytes, Scope::User);
-        json.records(&first, &mut user(&sample), &mut symbols(), &mut out);
-        json.records(&second, &mut user(&others), &mut symbols(), &mut out);
-        for (status, time) in [(ExitStatus::Code(3), 9), (ExitStatus::Signal(11), 10)] {
-            json.event(&second, &TaskEvent::End { time, status }, &mut out);
+        format_records(&mut json, &first, &sample, &mut symbols(), &mut out);
+        format_records(&mut json, &second, &others, &mut symbols(), &mut out);
+        for (status, time) in [(Status::Exited(3), 9), (Status::Killed(11), 10)] {
+            json.event(&second, &Event::End { time, status }, &mut out);
         }
-        json.event(&second, &TaskEvent::Lost(1), &mut out);
-        let standing = TaskEvent::Standing {
-            syscall: "running".into(),
+        json.event(&second, &Event::Lost(1), &mut out);
+        let standing = Event::Standing {
+            syscall: b"running".to_vec(),
             name: b"sh".to_vec(),
         };
         json.event(&first, &standing, &mut out);
         let crash = Crash {
-            task: 7,
             signal: 11,
             code: 1,
             address: 0x10,
-            registers: std::array::from_fn(|n| n as u64),
+            registers: (0..19).collect(),
             instruction: Vec::new(),
         };
-        json.event(&first, &TaskEvent::Crash(Box::new(crash)), &mut out);
-        let untraced = Untraced {
-            task: 9,
+        json.event(&first, &Event::Crash(Box::new(crash)), &mut out);
+        let untraced = Event::Untraced {
+            id: 9,
             parent: 8,
             time: 4,
             name: b"\xff".to_vec(),
-            reason: "traced by task 8".into(),
+            reason: b"traced by task 8".to_vec(),
         };
-        json.untraced(&untraced, &mut out);
+        json.event(&Task::default(), &untraced, &mut out);
         let text = String::from_utf8(out).unwrap();
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(

@@ -22,28 +22,6 @@ const MAX_PART: usize = 4;
 /// Sections that the kernel gives up when it has booted.
 const GIVEN_UP: [&str; 3] = [".init", ".exit", ".altinstr"];
 
-/// Code that has changed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CodeChange {
-    /// Its linear address.
-    pub address: u64,
-    /// The bytes in memory.
-    pub bytes: Vec<u8>,
-}
-
-impl CodeChange {
-    /// The memory that it takes, in bytes.
-    pub fn size(&self) -> usize {
-        size_of::<Self>() + self.bytes.len()
-    }
-
-    /// The event of a trace that has it.
-    pub fn event(self) -> Event {
-        let Self { address, bytes } = self;
-        Event::KernelCode { address, bytes }
-    }
-}
-
 /// A section with code.
 #[derive(Debug)]
 struct Section {
@@ -71,13 +49,13 @@ impl KernelText {
         }
     }
 
-    /// What differs in memory now.
-    pub fn changes(&self) -> Vec<CodeChange> {
+    /// What differs in memory now: each difference as [`Event::KernelCode`].
+    pub fn changes(&self) -> Vec<Event> {
         let mut changes = Vec::new();
         for section in &self.sections {
             let mut found = Vec::new();
             self.compare(section, &mut found);
-            let different: usize = found.iter().map(|change| change.bytes.len()).sum();
+            let different: usize = found.iter().map(Event::size).sum();
             if different <= section.code.len() / MAX_PART {
                 changes.append(&mut found);
             }
@@ -89,7 +67,7 @@ impl KernelText {
         changes
     }
 
-    fn compare(&self, section: &Section, changes: &mut Vec<CodeChange>) {
+    fn compare(&self, section: &Section, changes: &mut Vec<Event>) {
         let mut memory = vec![0; PIECE];
         let mut at = 0;
         for code in section.code.chunks(PIECE) {
@@ -108,7 +86,7 @@ impl KernelText {
 }
 
 /// Adds what differs between `code`, which is at `address`, and `memory`, which is as long.
-fn differences(address: u64, code: &[u8], memory: &[u8], changes: &mut Vec<CodeChange>) {
+fn differences(address: u64, code: &[u8], memory: &[u8], changes: &mut Vec<Event>) {
     if code == memory {
         return;
     }
@@ -124,7 +102,7 @@ fn differences(address: u64, code: &[u8], memory: &[u8], changes: &mut Vec<CodeC
                 _ => break,
             }
         }
-        changes.push(CodeChange {
+        changes.push(Event::KernelCode {
             address: address.wrapping_add(start as u64),
             bytes: memory.get(start..end).unwrap_or_default().into(),
         });
@@ -189,7 +167,7 @@ mod tests {
         }
         let mut changes = Vec::new();
         differences(0x1000, &code, &memory, &mut changes);
-        let change = |address, bytes: &[u8]| CodeChange {
+        let change = |address, bytes: &[u8]| Event::KernelCode {
             address,
             bytes: bytes.into(),
         };

@@ -9,18 +9,19 @@
 //! A segment is given out when no live task can have an older one: each has either sent one that is
 //! not older, or is known to be complete up to a later time.
 
-mod input;
-mod segments;
-mod sink;
+mod agent_event;
 mod stream;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
-use super::task::{Recent, Task, TaskEvent, Untraced};
-pub use input::Input;
-use segments::departure;
-pub use sink::{MergeError, Sink};
+use thiserror::Error;
+use vbts_trace::Event;
+
+use super::records::{Position, Records};
+use super::sink::Sink;
+use super::task::Task;
+pub use agent_event::AgentEvent;
 use stream::{Item, Key, Maps, Process, Queued, Stream};
 
 /// Maximum number of tasks at once. A guest's kernel has 32768 unless it is told otherwise.
@@ -29,6 +30,23 @@ const MAX_TASKS: usize = 1 << 16;
 /// Memory of a stream of one item beside that item, in bytes: its entries in the maps, and the
 /// smallest allocation of its queue, which has room for four items.
 const STREAM_SIZE: usize = size_of::<(u64, Stream)>() + size_of::<Key>() + 3 * size_of::<Queued>();
+
+/// A report of the agent that cannot be true.
+#[derive(Debug, Error, Clone, PartialEq, Eq)]
+pub enum MergeError {
+    /// A message is about a task that has not started, or has ended.
+    #[error("the guest's agent has reported task {0}, which is not traced")]
+    UnknownTask(u32),
+    /// A task has started that has not ended.
+    #[error("the guest's agent has reported the start of task {0} twice")]
+    StartedTwice(u32),
+    /// There are more tasks than a guest can have.
+    #[error("the guest's agent has reported more than {MAX_TASKS} tasks at once")]
+    TooManyTasks,
+    /// The mappings take too much memory.
+    #[error("the guest's agent has reported too many mappings")]
+    TooManyMappings,
+}
 
 /// Merges the streams of tasks.
 #[derive(Debug)]
@@ -91,11 +109,11 @@ impl Merge {
     ///
     /// # Errors
     /// The message makes no sense, or the sink fails.
-    pub fn push<S: Sink>(&mut self, input: Input, sink: &mut S) -> Result<(), S::Error>
+    pub fn push<S: Sink>(&mut self, event: AgentEvent, sink: &mut S) -> Result<(), S::Error>
     where
         S::Error: From<MergeError>,
     {
-        self.take(input)?;
+        self.take(event)?;
         self.give(sink, false)?;
         // Only mappings to which no records refer are left.
         if self.bytes > self.limit {
@@ -112,10 +130,10 @@ impl Merge {
         self.give(sink, true)
     }
 
-    fn take(&mut self, input: Input) -> Result<(), MergeError> {
-        let bytes = input.bytes();
-        match input {
-            Input::Start {
+    fn take(&mut self, event: AgentEvent) -> Result<(), MergeError> {
+        let bytes = event.bytes();
+        match event {
+            AgentEvent::Start {
                 task,
                 parent,
                 process,
@@ -129,48 +147,39 @@ impl Merge {
                     process,
                     name: self.name_of(parent),
                     capacity,
-                    recent: Recent::default(),
+                    ..Task::default()
                 };
                 self.start(task, time)?;
             }
-            Input::Exec {
-                task,
-                former,
-                time,
-                name,
-            } => {
-                let number = self.number(former)?;
-                if task != former {
-                    if self.live.contains_key(&task) {
-                        return Err(MergeError::StartedTwice(task));
-                    }
-                    self.live.remove(&former);
-                    self.live.insert(task, number);
-                }
-                if let Some(stream) = self.streams.get_mut(&number) {
-                    stream.last_name.clone_from(&name);
-                }
-                let id = task;
-                self.queue(number, Item::Exec { id, time, name }, bytes);
-            }
-            Input::Signal { task, time, signal } => {
-                let event = TaskEvent::Signal { time, signal };
-                self.queue(self.number(task)?, Item::Event(event), bytes);
-            }
-            Input::End { task, time, status } => {
+            AgentEvent::Event { task, event } => {
                 let number = self.number(task)?;
-                let event = TaskEvent::End { time, status };
-                self.end(task, number, Item::Event(event), bytes);
-            }
-            Input::Untraced(untraced) => {
-                let task = untraced.task;
-                match self.live.get(&task).copied() {
-                    Some(number) => self.end(task, number, Item::Untraced(untraced), bytes),
-                    None => self.queue_untraced(untraced, bytes),
+                match &event {
+                    Event::Exec { id, name, .. } => {
+                        if *id != task {
+                            if self.live.contains_key(id) {
+                                return Err(MergeError::StartedTwice(*id));
+                            }
+                            self.live.remove(&task);
+                            self.live.insert(*id, number);
+                        }
+                        if let Some(stream) = self.streams.get_mut(&number) {
+                            stream.last_name.clone_from(name);
+                        }
+                    }
+                    Event::End { .. } => {
+                        self.end(task, number, Item::Event(event), bytes);
+                        return Ok(());
+                    }
+                    _ => {}
                 }
+                self.queue(number, Item::Event(event), bytes);
             }
-            Input::Records { task, records } => self.queue_records(task, records)?,
-            Input::Maps { process, text } => {
+            AgentEvent::Untraced { task, event } => match self.live.get(&task).copied() {
+                Some(number) => self.end(task, number, Item::Event(event), bytes),
+                None => self.queue_untraced(task, event, bytes),
+            },
+            AgentEvent::Records { task, records } => self.queue_records(task, records)?,
+            AgentEvent::Maps { process, text } => {
                 let process = self
                     .processes
                     .get_mut(&process)
@@ -180,24 +189,7 @@ impl Merge {
                 self.bytes += bytes;
                 self.bytes -= replaced.map_or(0, |text| text.len());
             }
-            Input::Drained { task, time } => self.drained(self.number(task)?, time),
-            Input::Lost { task, records } => {
-                let number = self.number(task)?;
-                self.queue(number, Item::Event(TaskEvent::Lost(records)), bytes);
-            }
-            Input::Crash(crash) => {
-                let number = self.number(crash.task)?;
-                self.queue(number, Item::Event(TaskEvent::Crash(crash)), bytes);
-            }
-            Input::Standing {
-                task,
-                syscall,
-                name,
-            } => {
-                let number = self.number(task)?;
-                let event = TaskEvent::Standing { syscall, name };
-                self.queue(number, Item::Event(event), bytes);
-            }
+            AgentEvent::Drained { task, time } => self.drained(self.number(task)?, time),
         }
         Ok(())
     }
@@ -221,6 +213,12 @@ impl Merge {
             return Err(MergeError::TooManyTasks);
         }
         let number = task.number;
+        let start = Event::Start {
+            id: task.id,
+            parent: task.parent,
+            process: task.process,
+            time,
+        };
         self.started += 1;
         self.numbers += 1;
         self.live.insert(task.id, number);
@@ -235,7 +233,7 @@ impl Merge {
         };
         self.waiting.insert(stream.key());
         self.streams.insert(number, stream);
-        self.queue(number, Item::Event(TaskEvent::Start { time }), 0);
+        self.queue(number, Item::Event(start), 0);
         Ok(())
     }
 
@@ -250,52 +248,50 @@ impl Merge {
 
     /// Queues the report of a task that was never traced, in a stream of its own: records of its
     /// parent that are older may follow.
-    fn queue_untraced(&mut self, untraced: Untraced, bytes: usize) {
+    fn queue_untraced(&mut self, task: u32, event: Event, bytes: usize) {
         let number = self.numbers;
         self.numbers += 1;
         let task = Task {
-            id: untraced.task,
+            id: task,
             number,
-            parent: untraced.parent,
-            // It has no mappings, and no process has this ID.
-            process: 0,
-            name: Vec::new(),
-            capacity: 0,
-            recent: Recent::default(),
+            // It has no mappings, and no process has the ID 0.
+            ..Task::default()
         };
         let stream = Stream {
             first_id: task.id,
             items: VecDeque::new(),
             last_name: Vec::new(),
-            time: untraced.time,
+            time: event.time().unwrap_or(0),
             ended: true,
             task,
         };
         self.streams.insert(number, stream);
         // Nothing else bounds their number.
-        self.queue(number, Item::Untraced(untraced), bytes + STREAM_SIZE);
+        self.queue(number, Item::Event(event), bytes + STREAM_SIZE);
     }
 
-    fn queue_records(&mut self, task: u32, records: Vec<u8>) -> Result<(), MergeError> {
+    fn queue_records(&mut self, task: u32, records: Records) -> Result<(), MergeError> {
         let number = self.number(task)?;
         if records.is_empty() {
             return Ok(());
         }
-        let (mut bytes, departure) = (records.len(), departure(&records));
-        let process = self.streams.get(&number).map(|stream| stream.task.process);
-        let process = process.and_then(|process| self.processes.get_mut(&process));
-        let maps = process.and_then(|process| {
+        let (mut bytes, departure) = (records.bytes(), records.departure());
+        let id = self.streams.get(&number).map(|stream| stream.task.process);
+        let process = id.and_then(|id| Some((id, self.processes.get_mut(&id)?)));
+        let maps = process.and_then(|(id, process)| {
             let Some(text) = process.pending.take() else {
                 return process.current.upgrade();
             };
             bytes += text.len();
             self.bytes -= text.len();
-            let version = process.version;
-            let maps = Arc::new(Maps { version, text });
+            let maps = Arc::new(Maps {
+                version: process.version,
+                event: Event::Maps { process: id, text },
+            });
             process.current = Arc::downgrade(&maps);
             Some(maps)
         });
-        let at = 0;
+        let at = Position::default();
         self.queue(number, Item::Records { records, at, maps }, bytes);
         if let Some(time) = departure {
             self.drained(number, time);
@@ -358,23 +354,24 @@ impl Merge {
             } else if !stream.ended {
                 self.waiting.insert(stream.key());
             } else if let Some(stream) = self.streams.remove(&key.2) {
-                self.leave(stream.task.process, sink);
+                self.leave(stream.task.process, sink)?;
             }
         }
         Ok(())
     }
 
     /// Removes a stream of `process`.
-    fn leave<S: Sink>(&mut self, process: u32, sink: &mut S) {
+    fn leave<S: Sink>(&mut self, process: u32, sink: &mut S) -> Result<(), S::Error> {
         let Some(entry) = self.processes.get_mut(&process) else {
-            return;
+            return Ok(());
         };
         entry.streams -= 1;
         if entry.streams == 0 {
             self.bytes -= entry.pending.take().map_or(0, |text| text.len());
             self.processes.remove(&process);
-            sink.process_ended(process);
+            sink.event(&Task::default(), &Event::ProcessEnd { process })?;
         }
+        Ok(())
     }
 }
 

@@ -8,15 +8,17 @@
 //! | `guest_records` | records in the guest's memory |
 //! | `kernel_code` | what the guest's kernel has changed in its code |
 //! | `queue`, `writer` | the thread that formats and writes the trace |
-//! | `sink` | what is wanted of the trace, and reports |
-//! | `filter` | the branches that the user wants |
-//! | `last`, `known` | the last branches, and what a reader must know before them |
+//! | `records` | branches and marks of one drain |
 //! | `task`, `merge` | tasks, and the order of their records |
+//! | `sink` | the interface between the stages |
+//! | `pipeline` | the stages behind the merge, and reports about tasks |
+//! | `filter` | the branches that the user wants |
+//! | `tail`, `snapshot` | the last branches, and the state of the tasks before them |
+//! | `formatting_sink` | the last stage: formats and writes |
 //! | `format`, `text`, `json`, `btrace` | the formats |
-//! | `formatted` | what formats and writes |
 //! | `machine` | the trace of a whole machine, which the software CPU logs |
-//! | `part` | a part of a kept trace as a trace of its own |
-//! | `replay` | gives a kept trace to what takes one |
+//! | `replay` | replays a kept trace into a sink |
+//! | `extract` | a part of a kept trace as a trace of its own |
 //! | `summary`, `report` | the end of a trace; reports about single tasks |
 //! | `notes` | processes that outlive the program, and files whose changes are lost |
 //! | `destination`, `task_files` | where the trace and the program's output go |
@@ -25,26 +27,28 @@
 mod agent_connection;
 pub mod btrace;
 pub mod destination;
+pub mod extract;
 mod filter;
 pub mod format;
-mod formatted;
+mod formatting_sink;
 mod guest_records;
 pub mod json;
 pub mod kernel_code;
-mod known;
-mod last;
 pub mod machine;
 pub mod merge;
 mod notes;
-pub mod part;
+mod pipeline;
 mod queue;
+mod records;
 pub mod replay;
 mod report;
 pub mod session;
-mod sink;
+pub mod sink;
+mod snapshot;
 pub mod streams;
 pub mod summary;
 pub mod symbols;
+mod tail;
 pub mod task;
 mod task_files;
 pub mod terminal;

@@ -9,8 +9,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use super::guest_records::GuestRecords;
-use super::kernel_code::CodeChange;
-use super::merge::{Input, MergeError};
+use super::merge::{AgentEvent, MergeError};
 use super::replay::ReplayError;
 use super::summary::{RunEnd, Summary};
 use super::terminal::Restorer;
@@ -55,8 +54,8 @@ pub enum WriterError {
 /// One task of the thread.
 #[derive(Debug)]
 pub enum Work {
-    /// A message of the agent about a task.
-    Task(Input),
+    /// A message of the agent about a task or a process.
+    Agent(AgentEvent),
     /// Records of a task that are still in the guest's memory.
     Mapped {
         /// The task.
@@ -73,10 +72,9 @@ pub enum Work {
         /// The bytes.
         bytes: Vec<u8>,
     },
-    /// Code that is in no file, for a kept trace.
-    Code(vbts_trace::Event),
-    /// Code of the guest's kernel that differs from that in its file.
-    KernelCode(Vec<CodeChange>),
+    /// An event without a place in the order of time: code that is in no file, or that the guest's
+    /// kernel has changed.
+    Event(vbts_trace::Event),
     /// The program waits for input, so its unfinished line may be a prompt.
     FlushLine,
     /// The program writes no more to the terminal.
@@ -89,11 +87,10 @@ impl Work {
     /// The memory that it takes, in bytes.
     pub fn bytes(&self) -> usize {
         let more = match self {
-            Self::Task(input) => input.bytes(),
+            Self::Agent(event) => event.bytes(),
             Self::Mapped { records, .. } => records.len(),
             Self::Output { bytes, .. } => bytes.len(),
-            Self::Code(event) => event.size(),
-            Self::KernelCode(changes) => changes.iter().map(CodeChange::size).sum(),
+            Self::Event(event) => event.size(),
             Self::FlushLine | Self::RestoreTerminal(_) | Self::Reached(_) => 0,
         };
         size_of::<Self>() + more
@@ -106,7 +103,7 @@ impl Work {
     pub fn read_mapped(&mut self) -> Result<(), WriterError> {
         if let Self::Mapped { task, records, .. } = self {
             let (task, records) = (*task, records.read()?);
-            *self = Self::Task(Input::Records { task, records });
+            *self = Self::Agent(AgentEvent::Records { task, records });
         }
         Ok(())
     }

@@ -1,16 +1,14 @@
-//! Gives a trace that was kept to what takes one.
+//! Replays a kept trace into a [`Sink`].
 
 use std::collections::HashMap;
 
 use thiserror::Error;
-use vbts_protocol::{Crash, ExitStatus};
-use vbts_trace::{Event, Item, Status, Streams};
+use vbts_protocol::ExitStatus;
+use vbts_trace::{Event, Item, Streams};
 
-use super::format::{ARRIVES, DEPARTS, FILTERED, record};
-use super::kernel_code::CodeChange;
-use super::merge::Sink;
+use super::sink::{Sink, belongs_to_a_task};
 use super::summary::{RunEnd, Summary};
-use super::task::{ProcessorEvent, Recent, Task, TaskEvent, Untraced};
+use super::task::Task;
 use crate::escape::printable;
 
 /// Number of tasks that can live at once.
@@ -38,7 +36,7 @@ pub enum ReplayError {
     TooManyMaps,
 }
 
-/// Gives what a file has to a [`Sink`].
+/// Passes the contents of a file to a [`Sink`], with the tasks that its events describe.
 #[derive(Debug, Default)]
 pub struct Replay {
     tasks: HashMap<u64, Task>,
@@ -49,8 +47,6 @@ pub struct Replay {
     /// Bytes of the mappings of each process, and of all.
     maps: HashMap<u32, usize>,
     maps_bytes: usize,
-    /// Records in the format of the guest's kernel.
-    records: Vec<u8>,
     /// The streams are processors.
     processors: Option<HashMap<u64, Executed>>,
 }
@@ -60,9 +56,8 @@ pub struct Replay {
 struct Executed {
     /// Thread ID of the task that it executes.
     task: Option<u32>,
-    /// The last [`ProcessorEvent::AddressSpace`] and [`ProcessorEvent::Switch`], if they were not
-    /// shown.
-    unseen: [Option<ProcessorEvent>; 2],
+    /// The last [`Event::AddressSpace`] and [`Event::Switch`], if they were not shown.
+    unseen: [Option<Event>; 2],
 }
 
 /// What is shown of a trace.
@@ -111,7 +106,7 @@ impl Replay {
         })
     }
 
-    /// Takes an event. `sink` gets nothing of it but the mappings.
+    /// Takes an event. `sink` receives nothing of it except mappings.
     ///
     /// # Errors
     /// No guest has so many tasks or mappings.
@@ -119,14 +114,18 @@ impl Replay {
     where
         S::Error: From<ReplayError>,
     {
-        let is_end = matches!(event, Event::End { .. });
-        if let Shown::Processor(event) = self.apply(task, event, sink)? {
-            self.keep(task, event);
+        self.apply(task, &event)?;
+        match event {
+            Event::Maps { .. } | Event::ProcessEnd { .. } => sink.event(&Task::default(), &event),
+            Event::End { .. } => {
+                self.end(task);
+                Ok(())
+            }
+            event => {
+                self.keep(task, event);
+                Ok(())
+            }
         }
-        if is_end {
-            self.end(task);
-        }
-        Ok(())
     }
 
     /// Why not all branches can be shown as those of one task.
@@ -153,22 +152,19 @@ impl Replay {
         let task = Task {
             id: number as u32,
             number,
-            parent: 0,
-            process: 0,
-            name: Vec::new(),
-            capacity: 0,
-            recent: Recent::default(),
+            ..Task::default()
         };
         self.tasks.insert(number, task);
         Ok(())
     }
 
-    /// Keeps an event of processor `number` until the next of its branches is shown.
-    fn keep(&mut self, number: u64, event: ProcessorEvent) {
+    /// Keeps an event of processor `number`, if it is one that holds on, until the next of its
+    /// branches is shown.
+    fn keep(&mut self, number: u64, event: Event) {
         let at = match event {
-            ProcessorEvent::AddressSpace { .. } => 0,
-            ProcessorEvent::Switch { .. } => 1,
-            ProcessorEvent::Gap { .. } => return,
+            Event::AddressSpace { .. } => 0,
+            Event::Switch { .. } => 1,
+            _ => return,
         };
         if let Some(processors) = &mut self.processors {
             processors.entry(number).or_default().unseen[at] = Some(event);
@@ -183,7 +179,7 @@ impl Replay {
             return Ok(());
         };
         let mut kept = executed.unseen.iter_mut().filter_map(Option::take);
-        kept.try_for_each(|event| sink.processor(task, &event))
+        kept.try_for_each(|event| sink.event(task, &event))
     }
 
     /// Whether `task`, which may stand for a processor, is one of `only`.
@@ -211,207 +207,125 @@ impl Replay {
     where
         S::Error: From<ReplayError>,
     {
-        self.records.clear();
-        let (Item::Branches { task: number, .. } | Item::Event { task: number, .. }) = item;
-        self.add_processor(number)?;
         match item {
-            Item::Branches { branches, .. } => {
-                for branch in branches {
-                    self.push_record([branch.from, branch.to, 0]);
+            Item::Branches { task, branches } => {
+                self.add_processor(task)?;
+                if self.shows(only, task) {
+                    self.give_kept(task, sink)?;
+                    if let Some(task) = self.tasks.get_mut(&task) {
+                        sink.branches(task, branches)?;
+                    }
                 }
+                Ok(())
             }
-            Item::Event { event, .. } => match self.apply(number, event, sink)? {
-                Shown::Record(words) => self.push_record(words),
-                Shown::Event(event) => {
-                    let shown = self.tasks.get(&number);
-                    if let Some(task) = shown.filter(|task| self.has(only, task)) {
-                        sink.event(task, &event)?;
-                    }
-                    if matches!(event, TaskEvent::End { .. }) {
-                        self.end(number);
-                    }
-                    return Ok(());
-                }
-                Shown::Processor(event) => {
-                    let task = self.tasks.get(&number);
-                    let is_shown = task.is_some_and(|task| self.has(only, task));
-                    self.keep(number, event.clone());
-                    if is_shown {
-                        self.give_kept(number, sink)?;
-                        if let (ProcessorEvent::Gap { .. }, Some(task)) =
-                            (&event, self.tasks.get(&number))
-                        {
-                            sink.processor(task, &event)?;
-                        }
-                    }
-                    return Ok(());
-                }
-                Shown::Untraced(untraced) if only.task.is_none() => {
-                    return sink.untraced(&untraced);
-                }
-                Shown::Code(event) => return sink.code(&event),
-                Shown::KernelCode(change) => return sink.kernel_code(vec![change]),
-                Shown::Untraced(_) | Shown::Nothing => return Ok(()),
-            },
+            Item::Event { task, event } => self.give_event(task, event, only, sink),
         }
+    }
+
+    /// Whether what the task or processor `number` does now is one of `only`.
+    fn shows(&self, only: Only, number: u64) -> bool {
         let task = self.tasks.get(&number);
-        if task.is_some_and(|task| self.has(only, task)) {
-            self.give_kept(number, sink)?;
-            if let Some(task) = self.tasks.get_mut(&number) {
-                sink.records(task, &self.records)?;
+        task.is_some_and(|task| self.has(only, task))
+    }
+
+    fn give_event<S: Sink>(
+        &mut self,
+        number: u64,
+        event: Event,
+        only: Only,
+        sink: &mut S,
+    ) -> Result<(), S::Error>
+    where
+        S::Error: From<ReplayError>,
+    {
+        self.add_processor(number)?;
+        self.apply(number, &event)?;
+        if !belongs_to_a_task(&event) {
+            let is_hidden = matches!(event, Event::Untraced { .. }) && only.task.is_some();
+            return match is_hidden {
+                true => Ok(()),
+                false => sink.event(&Task::default(), &event),
+            };
+        }
+        let is_shown = self.shows(only, number);
+        match &event {
+            Event::AddressSpace { .. } | Event::Switch { .. } => {
+                self.keep(number, event);
+                if is_shown {
+                    self.give_kept(number, sink)?;
+                }
+                return Ok(());
             }
+            Event::Gap { .. } if is_shown => self.give_kept(number, sink)?,
+            _ => {}
+        }
+        if is_shown && let Some(task) = self.tasks.get(&number) {
+            sink.event(task, &event)?;
+        }
+        if matches!(event, Event::End { .. }) {
+            self.end(number);
         }
         Ok(())
     }
 
-    fn push_record(&mut self, words: [u64; 3]) {
-        self.records.extend_from_slice(&record(words));
-    }
-
-    /// Changes what is known about tasks and mappings. Returns what there is to show.
-    fn apply<S: Sink>(&mut self, number: u64, event: Event, sink: &mut S) -> Result<Shown, S::Error>
-    where
-        S::Error: From<ReplayError>,
-    {
-        Ok(match event {
+    /// Changes what is known about tasks and mappings.
+    fn apply(&mut self, number: u64, event: &Event) -> Result<(), ReplayError> {
+        match event {
             Event::Start {
                 id,
                 parent,
                 process,
-                time,
+                ..
             } => {
                 if self.tasks.len() >= MAX_TASKS {
-                    return Err(ReplayError::TooManyTasks.into());
+                    return Err(ReplayError::TooManyTasks);
                 }
-                let from = self.live.get(&parent).and_then(|from| self.tasks.get(from));
+                let from = self.live.get(parent).and_then(|from| self.tasks.get(from));
                 let task = Task {
-                    id,
+                    id: *id,
                     number,
-                    parent,
-                    process,
+                    parent: *parent,
+                    process: *process,
                     name: from.map_or_else(Vec::new, |from| from.name.clone()),
-                    capacity: 0,
-                    recent: Recent::default(),
+                    ..Task::default()
                 };
                 self.tasks.insert(number, task);
-                self.live.insert(id, number);
-                Shown::Event(TaskEvent::Start { time })
+                self.live.insert(*id, number);
             }
             Event::Exec {
-                id,
-                former,
-                time,
-                name,
+                id, former, name, ..
             } => {
                 if let Some(task) = self.tasks.get_mut(&number) {
-                    (task.id, task.name) = (id, name);
+                    (task.id, task.name) = (*id, name.clone());
                 }
-                self.live.remove(&former);
-                self.live.insert(id, number);
-                Shown::Event(TaskEvent::Exec { time, former })
+                self.live.remove(former);
+                self.live.insert(*id, number);
             }
             Event::Name(name) => {
                 if let Some(task) = self.tasks.get_mut(&number) {
-                    task.name = name;
+                    task.name.clone_from(name);
                 }
-                Shown::Event(TaskEvent::Name)
             }
-            Event::End { time, status } => {
-                let status = match status {
-                    Status::Exited(code) => ExitStatus::Code(code),
-                    Status::Killed(signal) => ExitStatus::Signal(signal),
-                };
-                Shown::Event(TaskEvent::End { time, status })
-            }
-            Event::Lost(records) => Shown::Event(TaskEvent::Lost(records)),
-            Event::Invalid => Shown::Record([0; 3]),
-            Event::Filtered(branches) => Shown::Record([branches, 0, FILTERED]),
-            Event::Signal { time, signal } => Shown::Event(TaskEvent::Signal { time, signal }),
-            Event::Arrive { time } => Shown::Record([time, 0, ARRIVES]),
-            Event::Depart { time } => Shown::Record([time, 0, DEPARTS]),
-            Event::Crash {
-                signal,
-                code,
-                address,
-                registers,
-                instruction,
-            } => {
-                let mut crash = Crash {
-                    task: self.tasks.get(&number).map_or(0, |task| task.id),
-                    signal,
-                    code,
-                    address,
-                    registers: Default::default(),
-                    instruction,
-                };
-                for (register, value) in crash.registers.iter_mut().zip(registers) {
-                    *register = value;
-                }
-                Shown::Event(TaskEvent::Crash(Box::new(crash)))
-            }
-            Event::Standing { syscall, name } => Shown::Event(TaskEvent::Standing {
-                syscall: String::from_utf8_lossy(&syscall).into_owned(),
-                name,
-            }),
-            Event::Untraced {
-                id,
-                parent,
-                time,
-                name,
-                reason,
-            } => {
-                let untraced = Untraced {
-                    task: id,
-                    parent,
-                    time,
-                    name,
-                    reason: String::from_utf8_lossy(&reason).into_owned(),
-                };
-                self.untraced.count_untraced(&untraced);
-                Shown::Untraced(untraced)
-            }
+            Event::Untraced { .. } => self.untraced.count_untraced(event),
             Event::Maps { process, text } => {
-                let before = self.maps.insert(process, text.len()).unwrap_or(0);
+                let before = self.maps.insert(*process, text.len()).unwrap_or(0);
                 self.maps_bytes = self.maps_bytes + text.len() - before;
                 if self.maps_bytes > MAX_MAPS {
-                    return Err(ReplayError::TooManyMaps.into());
+                    return Err(ReplayError::TooManyMaps);
                 }
-                sink.maps(process, &text);
-                Shown::Nothing
             }
-            Event::AddressSpace { cr3, time } => {
-                Shown::Processor(ProcessorEvent::AddressSpace { cr3, time })
+            Event::ProcessEnd { process } => {
+                self.maps_bytes -= self.maps.remove(process).unwrap_or(0);
             }
-            Event::Switch {
-                id,
-                process,
-                time,
-                name,
-            } => {
+            Event::Switch { id, .. } => {
                 self.add_processor(number)?;
                 if let Some(executed) = &mut self.processors {
-                    executed.entry(number).or_default().task = Some(id);
+                    executed.entry(number).or_default().task = Some(*id);
                 }
-                Shown::Processor(ProcessorEvent::Switch {
-                    id,
-                    process,
-                    name,
-                    time,
-                })
             }
-            Event::Gap { duration, time } => {
-                Shown::Processor(ProcessorEvent::Gap { duration, time })
-            }
-            Event::KernelCode { address, bytes } => {
-                Shown::KernelCode(CodeChange { address, bytes })
-            }
-            Event::Code { .. } | Event::BuildId { .. } => Shown::Code(event),
-            Event::ProcessEnd { process } => {
-                self.maps_bytes -= self.maps.remove(&process).unwrap_or(0);
-                sink.process_ended(process);
-                Shown::Nothing
-            }
-        })
+            _ => {}
+        }
+        Ok(())
     }
 
     fn end(&mut self, number: u64) {
@@ -421,15 +335,4 @@ impl Replay {
             self.live.remove(&task.id);
         }
     }
-}
-
-/// What there is to show of an event.
-enum Shown {
-    Record([u64; 3]),
-    Event(TaskEvent),
-    Untraced(Untraced),
-    Processor(ProcessorEvent),
-    KernelCode(CodeChange),
-    Code(Event),
-    Nothing,
 }

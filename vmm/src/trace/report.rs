@@ -6,7 +6,8 @@ use std::fmt::Write as _;
 use iced_x86::{Decoder, DecoderOptions, FastFormatter, Instruction};
 use syscalls::Sysno;
 use vbts_cpu::model::Requirement;
-use vbts_protocol::{Crash, REGISTERS};
+use vbts_protocol::REGISTERS;
+use vbts_trace::Crash;
 
 use super::symbols::Symbolizer;
 use super::task::Task;
@@ -76,7 +77,10 @@ pub fn of_crash(task: &Task, crash: &Crash, symbols: &mut Symbolizer) -> String 
     {
         let _ = writeln!(text, "  {}", processors_with(&requirement));
     }
-    let registers: Vec<(&str, u64)> = REGISTERS.into_iter().zip(crash.registers).collect();
+    let registers: Vec<(&str, u64)> = REGISTERS
+        .into_iter()
+        .zip(crash.registers.iter().copied())
+        .collect();
     for line in registers.chunks(REGISTERS_PER_LINE) {
         let mut separator = "  ";
         for (name, value) in line {
@@ -97,7 +101,7 @@ pub struct Standing {
     /// Its name in the guest's kernel.
     pub name: Vec<u8>,
     /// The line of `/proc/TID/syscall`.
-    pub syscall: String,
+    pub syscall: Vec<u8>,
 }
 
 /// Where a task stands, with its last `branches` branches.
@@ -109,7 +113,7 @@ pub fn of_standing(standing: &Standing, branches: usize, symbols: &mut Symbolize
     } = standing;
     let mut text = format!("  task {} ({}): ", task.id, printable(name));
     // Writing to a `String` does not fail.
-    let _ = match parsed(syscall) {
+    let _ = match std::str::from_utf8(syscall).ok().and_then(parsed) {
         Some((number, at)) if number < 0 => {
             writeln!(text, "in the program at {}", place(symbols, task, at))
         }
@@ -122,7 +126,7 @@ pub fn of_standing(standing: &Standing, branches: usize, symbols: &mut Symbolize
                 place(symbols, task, at)
             )
         }
-        None => writeln!(text, "{}", printable(syscall.as_bytes())),
+        None => writeln!(text, "{}", printable(syscall)),
     };
     last_branches(&mut text, task, branches, symbols);
     text
@@ -191,7 +195,7 @@ fn last_branches(text: &mut String, task: &Task, limit: usize, symbols: &mut Sym
     let _ = writeln!(text, "  its last {} branches:", shown.len());
     for branch in shown {
         let mut out = Vec::new();
-        push_branch(symbols, task.process, *branch, &mut out);
+        push_branch(symbols, task.process, branch, &mut out);
         let _ = writeln!(text, "    {}", printable(&out));
     }
 }
@@ -199,8 +203,10 @@ fn last_branches(text: &mut String, task: &Task, limit: usize, symbols: &mut Sym
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::format::tests::{records, symbols, task};
+    use crate::trace::format::tests::symbols;
+    use crate::trace::task::tests::task;
     use vbts_protocol::Scope;
+    use vbts_trace::Branch;
 
     fn mapped() -> Symbolizer {
         let mut symbols = symbols();
@@ -212,14 +218,16 @@ mod tests {
     #[test]
     fn a_crash_shows_the_instruction_and_how_the_task_came_there() {
         let mut task = task(57, "prog");
-        let branches = records(&[[1, 0x40_1000, 0x40_1010]]);
-        task.recent.push(&branches, Scope::User);
+        let branch = Branch {
+            from: 0x40_1000,
+            to: 0x40_1010,
+        };
+        task.recent.push(&[branch], Scope::User);
         let mut crash = Crash {
-            task: 57,
             signal: 11,
             code: 1,
             address: 0x10,
-            registers: std::array::from_fn(|n| n as u64),
+            registers: (0..REGISTERS.len() as u64).collect(),
             instruction: vec![0x8B, 0x40, 0x10, 0x90],
         };
         crash.registers[RIP] = 0x40_1010;
@@ -263,11 +271,10 @@ mod tests {
     /// The lines of the report about `instruction` in the code segment `cs`, without its registers.
     fn instruction_lines(signal: i32, code: i32, cs: u64, instruction: &[u8]) -> Vec<String> {
         let mut crash = Crash {
-            task: 57,
             signal: signal.cast_unsigned(),
             code,
             address: 0x40_1010,
-            registers: [0; REGISTERS.len()],
+            registers: vec![0; REGISTERS.len()],
             instruction: instruction.to_vec(),
         };
         crash.registers[RIP] = 0x40_1010;
@@ -325,7 +332,7 @@ mod tests {
     #[test]
     fn where_a_task_stands_has_the_system_call_and_the_place() {
         let mut task = task(57, "prog");
-        let branches = records(&[[1, 1, 2], [1, 3, 4]]);
+        let branches = [Branch { from: 1, to: 2 }, Branch { from: 3, to: 4 }];
         task.recent.push(&branches, Scope::User);
         for (syscall, expected) in [
             ("running", "running"),

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use vbts_devices::{ByteSink, GuestRam};
 use vbts_protocol::{Decoder, ExitStatus, MAX_OPEN_FILES, Scope, ToHost, VERSION};
+use vbts_trace::Event;
 
 pub use error::SessionError;
 use messages::{MAX_NAME, about_a_task, code_source};
@@ -19,10 +20,10 @@ use super::destination::{Destination, stderr_is_file};
 use super::filter::Filters;
 use super::format::Format;
 use super::guest_records::GuestRecords;
-use super::kernel_code::CodeChange;
-use super::merge::Input;
+use super::merge::AgentEvent;
 use super::notes::Notes;
 use super::queue::Work;
+use super::records::Records;
 use super::streams::Positions;
 use super::summary::{RunEnd, Summary, Written};
 use super::symbols::Symbolizer;
@@ -87,7 +88,7 @@ pub struct Session {
     memory: GuestRam,
     is_32_bit: bool,
     /// Records of a task that the agent has not confirmed yet.
-    records: Option<(u32, Vec<u8>)>,
+    records: Option<(u32, Records)>,
     /// Number of messages about records that stay in the guest's memory.
     mapped: u64,
     writer: Writer,
@@ -187,9 +188,11 @@ impl Session {
         self.writer.expect_end();
     }
 
-    /// Adds code of the guest's kernel that differs from that in its file.
-    pub(crate) fn kernel_code(&mut self, changes: Vec<CodeChange>) {
-        let put = self.writer.put(Work::KernelCode(changes));
+    /// Adds code of the guest's kernel that differs from that in its file: each an
+    /// [`Event::KernelCode`].
+    pub(crate) fn kernel_code(&mut self, changes: Vec<Event>) {
+        let mut changes = changes.into_iter();
+        let put = changes.try_for_each(|change| self.writer.put(Work::Event(change)));
         if let Err(error) = put {
             self.error.get_or_insert(error.into());
         }
@@ -349,7 +352,7 @@ impl Session {
                     continue;
                 }
                 ToHost::RecordsValid => match records.take() {
-                    Some((task, records)) => Work::Task(Input::Records { task, records }),
+                    Some((task, records)) => Work::Agent(AgentEvent::Records { task, records }),
                     None => continue,
                 },
                 ToHost::Stopped => {
@@ -387,22 +390,22 @@ impl Session {
                     source,
                     at,
                     bytes,
-                } => Work::Code(vbts_trace::Event::Code {
+                } => Work::Event(Event::Code {
                     process,
                     source: code_source(source),
                     at,
                     bytes: bytes.into(),
                 }),
-                ToHost::BuildId { id, name } => Work::Code(vbts_trace::Event::BuildId {
+                ToHost::BuildId { id, name } => Work::Event(Event::BuildId {
                     id: id.get(..MAX_BUILD_ID).unwrap_or(id).into(),
                     name: name.get(..MAX_NAME).unwrap_or(name).into(),
                 }),
                 message => {
                     self.started |= matches!(message, ToHost::TaskStart { .. });
                     match about_a_task(message) {
-                        Some(input) => {
-                            self.time = input.sent_at().or(self.time);
-                            Work::Task(input)
+                        Some(event) => {
+                            self.time = event.sent_at().or(self.time);
+                            Work::Agent(event)
                         }
                         None => continue,
                     }

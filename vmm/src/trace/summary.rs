@@ -1,9 +1,9 @@
 //! The end of a trace: how the run ended, and the numbers.
 
 use vbts_protocol::ExitStatus;
+use vbts_trace::Event;
 
 use super::symbols::Unnamed;
-use super::task::Untraced;
 use crate::escape::printable;
 use crate::exit::killed_by;
 
@@ -68,8 +68,8 @@ pub struct Summary {
     pub tasks: u64,
     /// Number of tasks that were not traced.
     pub untraced: u64,
-    /// The first of them.
-    pub untraced_names: Vec<Untraced>,
+    /// The first of them, each as [`Event::Untraced`].
+    pub first_untraced: Vec<Event>,
     /// Files whose functions have no names.
     pub unnamed: Unnamed,
     /// Some records come after younger ones of another task.
@@ -89,7 +89,7 @@ impl Default for Summary {
             filter_notes: Vec::new(),
             tasks: 0,
             untraced: 0,
-            untraced_names: Vec::new(),
+            first_untraced: Vec::new(),
             unnamed: Unnamed::default(),
             unordered: false,
             end: RunEnd::Program(ExitStatus::Code(0)),
@@ -98,11 +98,11 @@ impl Default for Summary {
 }
 
 impl Summary {
-    /// Counts a task that is not traced.
-    pub fn count_untraced(&mut self, untraced: &Untraced) {
+    /// Counts a task that is not traced, by its [`Event::Untraced`].
+    pub fn count_untraced(&mut self, event: &Event) {
         self.untraced = self.untraced.saturating_add(1);
-        if self.untraced_names.len() < NAMED {
-            self.untraced_names.push(untraced.clone());
+        if self.first_untraced.len() < NAMED {
+            self.first_untraced.push(event.clone());
         }
     }
 }
@@ -135,13 +135,17 @@ impl std::fmt::Display for Summary {
             return Ok(());
         }
         write!(f, ", processes and threads not traced: {}", self.untraced)?;
-        for (n, untraced) in self.untraced_names.iter().enumerate() {
-            let before = if n == 0 { " (" } else { ", " };
-            let name = printable(&untraced.name);
-            let reason = printable(untraced.reason.as_bytes());
-            write!(f, "{before}{} {name}: {reason}", untraced.task)?;
+        for (n, event) in self.first_untraced.iter().enumerate() {
+            if let Event::Untraced {
+                id, name, reason, ..
+            } = event
+            {
+                let before = if n == 0 { " (" } else { ", " };
+                let (name, reason) = (printable(name), printable(reason));
+                write!(f, "{before}{id} {name}: {reason}")?;
+            }
         }
-        let more = self.untraced > self.untraced_names.len() as u64;
+        let more = self.untraced > self.first_untraced.len() as u64;
         f.write_str(if more { ", …)" } else { ")" })
     }
 }
@@ -222,9 +226,9 @@ mod tests {
         summary.end = RunEnd::Program(ExitStatus::Signal(11));
         summary.undrained = 0;
         summary.lost_more = true;
-        for task in 7..12 {
-            summary.count_untraced(&Untraced {
-                task,
+        for id in 7..12 {
+            summary.count_untraced(&Event::Untraced {
+                id,
                 parent: 6,
                 time: 0,
                 name: b"a\n".to_vec(),

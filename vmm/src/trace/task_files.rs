@@ -5,7 +5,9 @@ use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::task::{Task, TaskEvent};
+use vbts_trace::Event;
+
+use super::task::Task;
 use crate::host::output::{Output, OutputError};
 use crate::host::{Unit, WriteMonitor};
 
@@ -73,9 +75,9 @@ impl TaskFiles {
     ///
     /// # Errors
     /// The file cannot be created.
-    pub fn event(&mut self, task: &Task, event: &TaskEvent) -> Result<(), OutputError> {
+    pub fn event(&mut self, task: &Task, event: &Event) -> Result<(), OutputError> {
         match event {
-            TaskEvent::Start { .. } => {
+            Event::Start { .. } => {
                 let count = self.used.entry(task.id).or_default();
                 *count += 1;
                 let name = match count {
@@ -86,7 +88,7 @@ impl TaskFiles {
                 self.keep_open(task.number, Output::create(&path)?);
                 self.paths.insert(task.number, path);
             }
-            TaskEvent::End { .. } => {
+            Event::End { .. } => {
                 self.paths.remove(&task.number);
                 self.open.retain(|(number, _)| *number != task.number);
             }
@@ -95,12 +97,12 @@ impl TaskFiles {
         Ok(())
     }
 
-    /// Writes `bytes`, which consist of whole units, to the file of `task`.
+    /// Writes `bytes`, which consist of whole units, to the file of the task with this number.
     ///
     /// # Errors
     /// The file cannot be opened again, or the write fails.
-    pub fn write(&mut self, task: &Task, bytes: &[u8], unit: Unit) -> Result<(), OutputError> {
-        let is_last = |last: &(u64, Output)| last.0 == task.number;
+    pub fn write(&mut self, task: u64, bytes: &[u8], unit: Unit) -> Result<(), OutputError> {
+        let is_last = |last: &(u64, Output)| last.0 == task;
         if !self.open.back().is_some_and(is_last) {
             let output = match self.open.iter().position(is_last) {
                 Some(at) => self.open.remove(at).map(|(_, output)| output),
@@ -108,7 +110,7 @@ impl TaskFiles {
             };
             // A task without a file has ended.
             let Some(output) = output else { return Ok(()) };
-            self.keep_open(task.number, output);
+            self.keep_open(task, output);
         }
         let Some((_, output)) = self.open.back_mut() else {
             return Ok(());
@@ -132,8 +134,8 @@ impl TaskFiles {
         self.index.write_units(bytes, Unit::Line)
     }
 
-    fn reopened(&self, task: &Task) -> Result<Option<Output>, OutputError> {
-        let Some(path) = self.paths.get(&task.number) else {
+    fn reopened(&self, task: u64) -> Result<Option<Output>, OutputError> {
+        let Some(path) = self.paths.get(&task) else {
             return Ok(None);
         };
         let name = path.display().to_string();
@@ -156,15 +158,20 @@ impl TaskFiles {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::format::tests::task;
-    use vbts_protocol::ExitStatus;
+    use crate::trace::task::tests::task;
+    use vbts_trace::Status;
 
     #[test]
     fn each_task_has_a_file_even_if_there_are_many() {
         let parent = tempfile::tempdir().unwrap();
         let directory = parent.path().join("trace");
         let mut files = TaskFiles::create(&directory).unwrap();
-        let start = TaskEvent::Start { time: 0 };
+        let start = Event::Start {
+            id: 0,
+            parent: 0,
+            process: 1,
+            time: 0,
+        };
         let tasks: Vec<Task> = (0..2 * MAX_OPEN as u64)
             .map(|number| Task {
                 number,
@@ -177,21 +184,23 @@ mod tests {
         for part in 0..3 {
             for task in &tasks {
                 let text = format!("{} {part}\n", task.id);
-                files.write(task, text.as_bytes(), Unit::Line).unwrap();
+                files
+                    .write(task.number, text.as_bytes(), Unit::Line)
+                    .unwrap();
                 assert!(files.open.len() <= MAX_OPEN);
             }
         }
         // The ID of the first task is used again.
-        let status = ExitStatus::Code(0);
+        let status = Status::Exited(0);
         files
-            .event(&tasks[0], &TaskEvent::End { time: 1, status })
+            .event(&tasks[0], &Event::End { time: 1, status })
             .unwrap();
         let again = Task {
             number: 1000,
             ..task(0, "b")
         };
         files.event(&again, &start).unwrap();
-        files.write(&again, b"again", Unit::BYTE).unwrap();
+        files.write(again.number, b"again", Unit::BYTE).unwrap();
         files.write_index(b"{}\n").unwrap();
         let read = |name: &str| std::fs::read_to_string(directory.join(name)).unwrap();
         for task in &tasks {

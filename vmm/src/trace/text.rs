@@ -2,12 +2,12 @@
 
 use std::io::Write as _;
 
-use vbts_protocol::ExitStatus;
+use vbts_trace::{Branch, Event, Status};
 
-use super::format::{FULL, Format, Record, Records, push_decimal, push_hex_digits};
+use super::format::{FULL, Format, push_decimal, push_hex_digits};
 use super::summary::Summary;
 use super::symbols::Symbolizer;
-use super::task::{ProcessorEvent, Task, TaskEvent, Untraced};
+use super::task::Task;
 use crate::escape::printable;
 use crate::exit::signal_name;
 
@@ -47,6 +47,21 @@ impl Text {
             ..self
         }
     }
+
+    /// Appends a line that names `task`, unless the last line is about it.
+    fn enter(&mut self, task: &Task, out: &mut Vec<u8>) {
+        if self.task == Some(task.id) {
+            return;
+        }
+        // Writing to a `Vec` does not fail.
+        if self.of_machine {
+            let _ = writeln!(out, "[processor {}]", task.id);
+        } else if self.task.is_some() {
+            let name = printable(task.short_name());
+            let _ = writeln!(out, "[task {} ({name})]", task.id);
+        }
+        self.task = Some(task.id);
+    }
 }
 
 /// Appends `address` of `process` with its label. If it is looked up, `others` are, too.
@@ -79,132 +94,147 @@ pub fn push_place(symbols: &mut Symbolizer, process: u32, address: u64, out: &mu
 fn push_branch_among(
     symbols: &mut Symbolizer,
     process: u32,
-    (from, to): (u64, u64),
+    branch: &Branch,
     others: &mut dyn FnMut() -> Vec<u64>,
     out: &mut Vec<u8>,
 ) {
-    push_place_among(symbols, process, from, others, out);
+    push_place_among(symbols, process, branch.from, others, out);
     out.extend_from_slice(b" -> ");
-    push_place_among(symbols, process, to, others, out);
+    push_place_among(symbols, process, branch.to, others, out);
 }
 
 /// Appends a branch of `process`, from and to.
-pub fn push_branch(symbols: &mut Symbolizer, process: u32, branch: (u64, u64), out: &mut Vec<u8>) {
+pub fn push_branch(symbols: &mut Symbolizer, process: u32, branch: &Branch, out: &mut Vec<u8>) {
     push_branch_among(symbols, process, branch, &mut Vec::new, out);
 }
 
-/// The addresses of `records`.
-fn addresses(records: Records<'_>) -> Vec<u64> {
-    let branches = records.filter_map(|record| match record {
-        Record::Branch { from, to } => Some([from, to]),
-        _ => None,
-    });
-    branches.flatten().collect()
+/// The addresses of `branches`.
+fn addresses(branches: &[Branch]) -> Vec<u64> {
+    let pairs = branches.iter().map(|branch| [branch.from, branch.to]);
+    pairs.flatten().collect()
 }
 
 impl Format for Text {
-    fn records(
+    fn branches(
         &mut self,
         task: &Task,
-        records: &mut Records<'_>,
+        branches: &[Branch],
         symbols: &mut Symbolizer,
         out: &mut Vec<u8>,
-    ) {
-        let mut all = Some(*records);
+    ) -> usize {
+        let mut all = Some(branches);
         let others = &mut || all.take().map(addresses).unwrap_or_default();
-        while out.len() < FULL
-            && let Some(record) = records.next()
-        {
-            let is_shown = match record {
-                Record::Branch { .. } => true,
-                Record::Arrive { .. } | Record::Depart { .. } => self.sched,
-                Record::Filtered { .. } => false,
-                // The kernel has it in the place of a record of the task.
-                Record::Invalid => true,
-            };
-            if !is_shown {
-                continue;
-            }
-            if self.task != Some(task.id) {
-                // Writing to a `Vec` does not fail.
-                if self.of_machine {
-                    let _ = writeln!(out, "[processor {}]", task.id);
-                } else if self.task.is_some() {
-                    let name = printable(task.short_name());
-                    let _ = writeln!(out, "[task {} ({name})]", task.id);
-                }
-                self.task = Some(task.id);
-            }
-            match record {
-                Record::Branch { from, to } => {
-                    push_branch_among(symbols, task.process, (from, to), others, out);
-                }
-                Record::Arrive { time } => {
-                    out.extend_from_slice(b"arrives at ");
-                    push_decimal(out, time);
-                    out.extend_from_slice(b" ns");
-                }
-                Record::Depart { time } => {
-                    out.extend_from_slice(b"departs at ");
-                    push_decimal(out, time);
-                    out.extend_from_slice(b" ns");
-                }
-                Record::Filtered { .. } | Record::Invalid => continue,
-            }
+        let mut count = 0;
+        for branch in branches {
+            self.enter(task, out);
+            push_branch_among(symbols, task.process, branch, others, out);
             out.push(b'\n');
+            count += 1;
+            if out.len() >= FULL {
+                break;
+            }
         }
+        count
     }
 
-    fn event(&mut self, task: &Task, event: &TaskEvent, out: &mut Vec<u8>) {
+    fn event(&mut self, task: &Task, event: &Event, out: &mut Vec<u8>) {
         let id = task.id;
         // Writing to a `Vec` does not fail.
         let _ = match event {
-            TaskEvent::Start { .. } => {
+            Event::Start { parent, .. } => {
                 self.tasks += 1;
                 if self.tasks == 1 {
                     return;
                 }
-                writeln!(out, "[task {id} starts, from {}]", task.parent)
+                writeln!(out, "[task {id} starts, from {parent}]")
             }
             // The first program of the first task is the one that the user has named.
-            TaskEvent::Exec { .. } if self.task.is_none() && self.tasks <= 1 => return,
-            TaskEvent::Exec { former, .. } => {
+            Event::Exec { .. } if self.task.is_none() && self.tasks <= 1 => return,
+            Event::Exec { former, name, .. } => {
                 let former = match former {
                     former if *former == id => String::new(),
                     former => format!(", task {former} before,"),
                 };
-                let name = printable(&task.name);
+                let name = printable(name);
                 writeln!(out, "[task {id}{former} executes {name}]")
             }
-            TaskEvent::Signal { signal, .. } => {
+            Event::Signal { signal, .. } => {
                 let name = signal_name(signal.cast_signed());
                 writeln!(out, "[task {id} gets {name}]")
             }
-            TaskEvent::End { .. } if self.tasks <= 1 => return,
-            TaskEvent::End {
-                status: ExitStatus::Code(code),
+            Event::End { .. } if self.tasks <= 1 => return,
+            Event::End {
+                status: Status::Exited(code),
                 ..
             } => writeln!(out, "[task {id} ends: status {code}]"),
-            TaskEvent::End {
-                status: ExitStatus::Signal(signal),
+            Event::End {
+                status: Status::Killed(signal),
                 ..
             } => writeln!(out, "[task {id} ends: {}]", signal_name((*signal).into())),
-            TaskEvent::Lost(n) => writeln!(out, "[task {id}: at least {n} branches lost]"),
-            // The report on standard error says more.
-            TaskEvent::Crash(_) | TaskEvent::Standing { .. } | TaskEvent::Name => return,
+            Event::Lost(n) => writeln!(out, "[task {id}: at least {n} branches lost]"),
+            Event::Arrive { time } | Event::Depart { time } => {
+                if self.sched {
+                    self.enter(task, out);
+                    let arrives = matches!(event, Event::Arrive { .. });
+                    out.extend_from_slice(if arrives { b"arrives" } else { b"departs" });
+                    out.extend_from_slice(b" at ");
+                    push_decimal(out, *time);
+                    out.extend_from_slice(b" ns\n");
+                }
+                return;
+            }
+            // The kernel has it in the place of a record of the task.
+            Event::Invalid => return self.enter(task, out),
+            Event::Untraced {
+                id,
+                parent,
+                name,
+                reason,
+                ..
+            } => {
+                let (name, reason) = (printable(name), printable(reason));
+                let _ = writeln!(
+                    out,
+                    "[task {id} ({name}), from {parent}, is not traced: {reason}]"
+                );
+                return;
+            }
+            Event::AddressSpace { .. } | Event::Switch { .. } | Event::Gap { .. } => {
+                self.processor_event(id, event, out);
+                return;
+            }
+            // The report on standard error says more of the first two. The others are for reports
+            // about kept traces.
+            Event::Crash(_)
+            | Event::Standing { .. }
+            | Event::Name(_)
+            | Event::Filtered(_)
+            | Event::Maps { .. }
+            | Event::ProcessEnd { .. }
+            | Event::KernelCode { .. }
+            | Event::Code { .. }
+            | Event::BuildId { .. } => return,
         };
         // The next records begin with the name of their task.
         self.task = Some(0);
     }
 
-    fn processor(&mut self, processor: u32, event: &ProcessorEvent, out: &mut Vec<u8>) {
+    fn summary(&mut self, s: &Summary, out: &mut Vec<u8>) {
+        // Writing to a `Vec` does not fail.
+        let _ = writeln!(out, "{s}");
+    }
+}
+
+impl Text {
+    /// Appends an event of a processor.
+    fn processor_event(&mut self, processor: u32, event: &Event, out: &mut Vec<u8>) {
         self.task = Some(processor);
         // Writing to a `Vec` does not fail.
         let _ = match event {
-            ProcessorEvent::AddressSpace { cr3, .. } => {
+            Event::AddressSpace { cr3, .. } => {
                 writeln!(out, "[processor {processor}: address space {cr3:#x}]")
             }
-            ProcessorEvent::Switch {
+            Event::Switch {
                 id, process, name, ..
             } => {
                 let name = printable(name);
@@ -214,64 +244,61 @@ impl Format for Text {
                 };
                 writeln!(out, "[processor {processor}: task {id} ({name}){of}]")
             }
-            ProcessorEvent::Gap { duration, .. } => writeln!(
+            Event::Gap { duration, .. } => writeln!(
                 out,
                 "[processor {processor}: not recorded for {duration} ns]"
             ),
+            _ => return,
         };
-    }
-
-    fn untraced(&mut self, untraced: &Untraced, out: &mut Vec<u8>) {
-        let (name, reason) = (printable(&untraced.name), &untraced.reason);
-        // Writing to a `Vec` does not fail.
-        let _ = writeln!(
-            out,
-            "[task {} ({name}), from {}, is not traced: {}]",
-            untraced.task,
-            untraced.parent,
-            printable(reason.as_bytes())
-        );
-    }
-
-    fn summary(&mut self, s: &Summary, out: &mut Vec<u8>) {
-        // Writing to a `Vec` does not fail.
-        let _ = writeln!(out, "{s}");
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::format::tests::{records, symbols, task};
-    use vbts_protocol::Scope;
+    use crate::trace::format::tests::{format_records, symbols};
+    use crate::trace::records::tests::records;
+    use crate::trace::task::tests::task;
 
     fn records_of(text: &mut Text, task: &Task, words: &[[u64; 3]], out: &mut Vec<u8>) {
-        let bytes = records(words);
         let mut symbols = symbols();
         symbols.set_maps(
             1,
             b"401000-402000 r-xp 00001000 00:00 0 /nonexistent/prog\n",
         );
-        let mut records = Records::new(&bytes, Scope::All);
-        text.records(task, &mut records, &mut symbols, out);
+        format_records(text, task, &records(words), &mut symbols, out);
     }
 
-    fn exec(former: u32) -> TaskEvent {
-        TaskEvent::Exec { time: 1, former }
+    fn start(task: &Task) -> Event {
+        Event::Start {
+            id: task.id,
+            parent: task.parent,
+            process: task.process,
+            time: 1,
+        }
+    }
+
+    fn exec(task: &Task, former: u32) -> Event {
+        Event::Exec {
+            id: task.id,
+            former,
+            time: 1,
+            name: task.name.clone(),
+        }
     }
 
     #[test]
     fn a_branch_is_a_line() {
         let mut text = Text::new(true);
         let (mut out, first) = (Vec::new(), task(7, "sh"));
-        text.event(&first, &TaskEvent::Start { time: 1 }, &mut out);
-        text.event(&first, &exec(7), &mut out);
+        text.event(&first, &start(&first), &mut out);
+        text.event(&first, &exec(&first, 7), &mut out);
         let sample = [[1, 0x40_1000, 0x5000], [3, 42, 0], [0, 0, 0]];
         records_of(&mut text, &first, &sample, &mut out);
         let sample = [[2, 43, 0], [1, 0x6000, u64::MAX]];
         records_of(&mut text, &first, &sample, &mut out);
-        let status = ExitStatus::Code(0);
-        text.event(&first, &TaskEvent::End { time: 1, status }, &mut out);
+        let status = Status::Exited(0);
+        text.event(&first, &Event::End { time: 1, status }, &mut out);
         text.summary(
             &Summary {
                 records: 2,
@@ -295,30 +322,30 @@ mod tests {
         let mut text = Text::new(false);
         let (mut out, first, second) = (Vec::new(), task(7, "sh"), task(8, "so\nrt"));
         let sample = [[2, 42, 0], [1, 0x5000, 0x6000], [3, 43, 0]];
-        text.event(&first, &TaskEvent::Start { time: 1 }, &mut out);
-        text.event(&first, &exec(7), &mut out);
+        text.event(&first, &start(&first), &mut out);
+        text.event(&first, &exec(&first, 7), &mut out);
         records_of(&mut text, &first, &sample, &mut out);
-        text.event(&second, &TaskEvent::Start { time: 2 }, &mut out);
+        text.event(&second, &start(&second), &mut out);
         records_of(&mut text, &first, &sample, &mut out);
         records_of(&mut text, &first, &sample, &mut out);
         // Only a line of branches needs the name.
         records_of(&mut text, &second, &[[2, 1, 0], [3, 2, 0]], &mut out);
-        text.event(&second, &exec(8), &mut out);
+        text.event(&second, &exec(&second, 8), &mut out);
         records_of(&mut text, &second, &sample, &mut out);
-        let status = ExitStatus::Signal(9);
-        text.event(&second, &TaskEvent::End { time: 4, status }, &mut out);
-        text.event(&first, &exec(9), &mut out);
-        text.event(&first, &TaskEvent::Lost(1), &mut out);
-        let status = ExitStatus::Code(3);
-        text.event(&first, &TaskEvent::End { time: 6, status }, &mut out);
-        let untraced = Untraced {
-            task: 9,
+        let status = Status::Killed(9);
+        text.event(&second, &Event::End { time: 4, status }, &mut out);
+        text.event(&first, &exec(&first, 9), &mut out);
+        text.event(&first, &Event::Lost(1), &mut out);
+        let status = Status::Exited(3);
+        text.event(&first, &Event::End { time: 6, status }, &mut out);
+        let untraced = Event::Untraced {
+            id: 9,
             parent: 8,
             time: 4,
             name: b"gdb".to_vec(),
-            reason: "traced by task 8".into(),
+            reason: b"traced by task 8".to_vec(),
         };
-        text.untraced(&untraced, &mut out);
+        text.event(&Task::default(), &untraced, &mut out);
         assert_eq!(
             String::from_utf8(out).unwrap(),
             "000000005000 -> 000000006000\n\
@@ -343,13 +370,17 @@ mod tests {
         let mut symbols = symbols();
         let maps = format!("401000-402000 r-xp 00001000 00:00 0 /nonexistent/{path}\n");
         symbols.set_maps(1, maps.as_bytes());
-        let bytes = records(&[[1, 0x40_1000, 0x40_1010]; 4096]);
-        let mut records = Records::new(&bytes, Scope::All);
+        let branch = Branch {
+            from: 0x40_1000,
+            to: 0x40_1010,
+        };
+        let mut branches = &[branch; 4096][..];
         let (mut text, task) = (Text::new(false), task(7, "sh"));
         let mut lines = 0;
-        while !records.is_empty() {
+        while !branches.is_empty() {
             let mut out = Vec::new();
-            text.records(&task, &mut records, &mut symbols, &mut out);
+            let count = text.branches(&task, branches, &mut symbols, &mut out);
+            branches = &branches[count..];
             assert!(out.len() < FULL + 3 * path.len(), "{}", out.len());
             lines += out.iter().filter(|byte| **byte == b'\n').count();
         }

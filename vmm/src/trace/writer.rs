@@ -10,11 +10,13 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
-use super::merge::{Input, Merge, Sink as _};
+use super::merge::{AgentEvent, Merge};
+use super::pipeline::TracePipeline;
 use super::queue::{Queue, Work, WriterError};
 use super::session::Options;
-use super::sink::Trace;
+use super::sink::Sink as _;
 use super::summary::{RunEnd, Summary, Written};
+use super::task::Task;
 use crate::host::{Alarm, OutputError, WriteTimeout};
 use crate::sandbox::{ThreadKind, confine_thread};
 
@@ -54,7 +56,7 @@ impl Writer {
         let mut thread = Thread {
             queue: queue.clone(),
             merge: Merge::new(options.merge_limit),
-            trace: Trace::new(options, queue.clone()).map_err(io::Error::other)?,
+            trace: TracePipeline::new(options, queue.clone()).map_err(io::Error::other)?,
         };
         std::thread::Builder::new()
             .name("trace".into())
@@ -223,7 +225,7 @@ impl Writer {
 struct Thread {
     queue: Arc<Queue>,
     merge: Merge,
-    trace: Trace,
+    trace: TracePipeline,
 }
 
 impl Thread {
@@ -308,11 +310,10 @@ impl Thread {
         self.queue.check()?;
         let destination = self.trace.destination();
         match work {
-            Work::Task(input) => self.merge.push(input, &mut self.trace)?,
+            Work::Agent(event) => self.merge(event)?,
             Work::Mapped { task, records, .. } => {
                 let records = records.read()?;
-                let input = Input::Records { task, records };
-                self.merge.push(input, &mut self.trace)?;
+                self.merge(AgentEvent::Records { task, records })?;
             }
             Work::Output { fd, bytes } => match destination.write_stream(fd, &bytes) {
                 // The program gets to know, and the trace goes on.
@@ -321,8 +322,7 @@ impl Thread {
                 }
                 written => written?,
             },
-            Work::Code(event) => self.trace.code(&event)?,
-            Work::KernelCode(changes) => self.trace.kernel_code(changes)?,
+            Work::Event(event) => self.trace.event(&Task::default(), &event)?,
             Work::FlushLine => destination.flush_line()?,
             Work::RestoreTerminal(restorer) => restorer.restore(),
             Work::Reached(waiting) => {
@@ -333,13 +333,19 @@ impl Thread {
         Ok(())
     }
 
+    /// Adds what the agent has reported, and writes all that is ordered now.
+    fn merge(&mut self, event: AgentEvent) -> Result<(), WriterError> {
+        self.merge.push(event, &mut self.trace)?;
+        self.trace.settle()
+    }
+
     fn end(
         &mut self,
         end: RunEnd,
         drained: bool,
     ) -> Result<(Summary, Option<WriterError>), WriterError> {
         self.merge.finish(&mut self.trace)?;
-        let summary = &mut self.trace.summary;
+        let summary = self.trace.summary();
         summary.end = end;
         summary.tasks = self.merge.tasks();
         summary.undrained = if drained { 0 } else { self.merge.capacity() };

@@ -1,8 +1,8 @@
 //! Which branches of a trace the user wants.
 //!
 //! A filter is between the merge, which orders the records, and the format: all formats get the
-//! same. Where it has left out branches, the next record of the task is preceded by one that says
-//! how many ([`FILTERED`]), so that no reader mistakes the gap for straight-line execution.
+//! same. Where it has left out branches, [`Event::Filtered`] with their number precedes the next
+//! branch of the task, so that no reader mistakes the gap for straight-line execution.
 //!
 //! | module | contents |
 //! |---|---|
@@ -20,16 +20,18 @@ mod window;
 
 use std::collections::HashMap;
 
-use vbts_protocol::{RECORD_SIZE, Scope};
-use vbts_trace::maps;
+use vbts_protocol::Scope;
 use vbts_trace::profile::modules::KERNEL_START;
+use vbts_trace::{Branch, Event, Status, maps};
 
-use super::format::{ARRIVES, DEPARTS, FILTERED, is_branch, record, words};
+use super::records::{Mark, Records};
+use super::sink::belongs_to_a_task;
 use super::symbols::Symbolizer;
+use super::task::{Task, belongs};
 pub use object::Object;
 use places::FilePlaces;
 pub use point::{Point, PointPlace};
-use position::{Executed, Position, Positions};
+use position::{Position, Positions};
 use space::Space;
 use window::Window;
 
@@ -111,14 +113,11 @@ pub struct Filter {
     objects_found: Vec<bool>,
     /// Branches that were left out.
     filtered: u64,
-    kept: Vec<u8>,
+    /// What the last call of [`Self::branches`] has left.
+    kept: Records,
 }
 
 impl Filter {
-    /// Bytes of records that [`Self::records`] takes at most, so that with the records of gaps they
-    /// are not more than a format takes.
-    pub const PIECE: usize = super::format::PIECE / 2;
-
     /// A filter of records of `scope`.
     pub fn new(filters: Filters, scope: Scope) -> Self {
         let nth = filters.points().map(|point| point.map(|point| point.nth));
@@ -134,7 +133,7 @@ impl Filter {
             points_found: [false; 2],
             objects_found: vec![false; objects],
             filtered: 0,
-            kept: Vec::new(),
+            kept: Records::default(),
         }
     }
 
@@ -143,28 +142,52 @@ impl Filter {
         self.filtered
     }
 
-    /// Takes the mappings of `process`, the text of `/proc/PID/maps`.
-    pub fn maps(&mut self, process: u32, text: &[u8], symbols: &mut Symbolizer) {
-        let mut mappings = Vec::new();
-        if self.scope != Scope::Kernel {
-            mappings = maps::parse(text);
+    /// Receives an event of `task`. Returns the number of branches that were left out before it, if
+    /// they must be reported before it.
+    pub fn event(&mut self, task: &Task, event: &Event, symbols: &mut Symbolizer) -> Option<u64> {
+        // Times on a processor, and damage that the kernel reports, interrupt no gap.
+        let ends_gap = belongs_to_a_task(event)
+            && !matches!(
+                event,
+                Event::Arrive { .. } | Event::Depart { .. } | Event::Filtered(_) | Event::Invalid
+            );
+        let gap = if ends_gap {
+            self.gap(task.number)
+        } else {
+            None
+        };
+        match event {
+            Event::Exec { .. }
+            | Event::Lost(_)
+            | Event::Invalid
+            | Event::Filtered(_)
+            | Event::Gap { .. } => self.interrupted(task.number),
+            Event::Signal { signal, .. } => self.signal(*signal),
+            Event::End { status, .. } => {
+                if let Status::Killed(signal) = status {
+                    self.signal((*signal).into());
+                }
+                self.tasks.remove(&task.number);
+            }
+            Event::AddressSpace { .. } | Event::Switch { .. } => self.leave_program(task.number),
+            Event::Maps { process, text } => {
+                let mut mappings = Vec::new();
+                if self.scope != Scope::Kernel {
+                    mappings = maps::parse(text);
+                }
+                let space = self.space(&mappings, symbols);
+                self.spaces.insert(*process, space);
+            }
+            Event::ProcessEnd { process } => {
+                self.spaces.remove(process);
+            }
+            _ => {}
         }
-        let space = self.space(&mappings, symbols);
-        self.spaces.insert(process, space);
-    }
-
-    /// Takes the end of `process`.
-    pub fn process_ended(&mut self, process: u32) {
-        self.spaces.remove(&process);
-    }
-
-    /// Takes the end of the task with this number.
-    pub fn task_ended(&mut self, task: u64) {
-        self.tasks.remove(&task);
+        gap
     }
 
     /// The straight line of a task ends: records are missing, or it executes a program.
-    pub fn interrupted(&mut self, task: u64) {
+    fn interrupted(&mut self, task: u64) {
         if let Some(state) = self.tasks.get_mut(&task) {
             state.positions = Positions::default();
         }
@@ -172,35 +195,35 @@ impl Filter {
 
     /// A processor, which is in the place of a task, leaves its program for another one. The
     /// straight line in the kernel goes on.
-    pub fn leave_program(&mut self, task: u64) {
+    fn leave_program(&mut self, task: u64) {
         if let Some(state) = self.tasks.get_mut(&task) {
             state.positions.user = Position::default();
         }
     }
 
-    /// Takes a signal to a task.
-    pub fn signal(&mut self, signal: u32) {
+    fn signal(&mut self, signal: u32) {
         if self.filters.until_signal == Some(signal) {
             self.window.close();
         }
     }
 
-    /// The record of the gap at the end of what was given out of a task, if it is one.
-    pub fn gap(&mut self, task: u64) -> Option<[u8; RECORD_SIZE]> {
+    /// The number of branches that were left out since the last one that was given out of a task,
+    /// if there are any. They count as reported.
+    fn gap(&mut self, task: u64) -> Option<u64> {
         let state = self.tasks.get_mut(&task)?;
         let branches = std::mem::take(&mut state.left_out);
-        (branches > 0).then(|| gap_record(branches))
+        (branches > 0).then_some(branches)
     }
 
-    /// The records of a task of `process` that are wanted, with those of gaps. The returns from
-    /// the kernel that do not belong to the scope are left out.
-    pub fn records(
+    /// The branches of `task` that are wanted, with the gaps between them. The returns from the
+    /// kernel that do not belong to the scope are left out.
+    pub fn branches(
         &mut self,
-        task: u64,
-        process: u32,
-        records: &[u8],
+        task: &Task,
+        branches: &[Branch],
         symbols: &mut Symbolizer,
-    ) -> &[u8] {
+    ) -> &Records {
+        let process = task.process;
         if self.kernel.is_none() {
             self.kernel = Some(self.kernel_space(symbols));
         }
@@ -219,36 +242,23 @@ impl Filter {
             ..
         } = self;
         kept.clear();
-        let (unmapped, program_only) = (Space::default(), self.scope == Scope::User);
+        let (unmapped, scope) = (Space::default(), self.scope);
         let user = spaces.get(&process).unwrap_or(&unmapped);
         let kernel = kernel.as_ref().unwrap_or(&unmapped);
-        let state = tasks.entry(task).or_default();
+        let state = tasks.entry(task.number).or_default();
         let (has_only, has_skip) = (!filters.only.is_empty(), !filters.skip.is_empty());
         let areas_of = |address: u64| match address >= KERNEL_START {
             true => kernel.areas.flags(address),
             false => user.areas.flags(address),
         };
-        for record in records.as_chunks::<RECORD_SIZE>().0 {
-            let [from, to, flags] = words(record);
-            match flags {
-                _ if is_branch(flags) => {}
-                ARRIVES | DEPARTS => {
-                    kept.extend_from_slice(record);
-                    continue;
-                }
-                _ => {
-                    state.positions = Positions::default();
-                    kept.extend_from_slice(record);
-                    continue;
-                }
-            }
-            let is_open = window.pass(&mut state.positions, &Executed { from, to }, user, kernel);
-            if program_only && from >= KERNEL_START {
+        for branch in branches {
+            let is_open = window.pass(&mut state.positions, branch, user, kernel);
+            if !belongs(branch, scope) {
                 continue;
             }
             let mut is_wanted = is_open;
             if is_wanted && (has_only || has_skip) {
-                let (from, to) = (areas_of(from), areas_of(to));
+                let (from, to) = (areas_of(branch.from), areas_of(branch.to));
                 is_wanted = (!has_only || (from | to) & ONLY != 0) && from & to & SKIP == 0;
             }
             if !is_wanted {
@@ -257,9 +267,9 @@ impl Filter {
                 continue;
             }
             if state.left_out > 0 {
-                kept.extend_from_slice(&gap_record(std::mem::take(&mut state.left_out)));
+                kept.mark(Mark::Filtered(std::mem::take(&mut state.left_out)));
             }
-            kept.extend_from_slice(record);
+            kept.push(*branch);
             window.count();
         }
         kept
@@ -294,11 +304,6 @@ impl Filter {
         }
         notes
     }
-}
-
-/// The record of a gap.
-fn gap_record(branches: u64) -> [u8; RECORD_SIZE] {
-    record([branches, 0, FILTERED])
 }
 
 #[cfg(test)]

@@ -4,16 +4,10 @@
 //! from A to B. In between, the kernel may have interrupted it: a return from the kernel says where
 //! it goes on.
 
+use vbts_trace::Branch;
 use vbts_trace::profile::modules::KERNEL_START;
 
 use super::space::Target;
-
-/// A branch that was executed.
-#[derive(Debug, Clone, Copy)]
-pub struct Executed {
-    pub from: u64,
-    pub to: u64,
-}
 
 /// Where a task is, in its program and in the kernel.
 #[derive(Debug, Clone, Copy, Default)]
@@ -61,7 +55,7 @@ impl Position {
     }
 }
 
-/// A part of what a branch and the line before it have executed.
+/// A part of what a branch and the line before it have branch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// The line in a program, up to this address, which is not on it.
@@ -72,36 +66,34 @@ pub enum Step {
     Arrival,
 }
 
-impl Executed {
-    /// The line that leads to the branch, and what comes before its arrival in other code.
-    pub fn steps(self) -> [Option<Step>; 3] {
-        let after = self.from.saturating_add(1);
-        match (self.from >= KERNEL_START, self.to >= KERNEL_START) {
-            (false, false) => [Some(Step::UserLine(after)), None, Some(Step::Arrival)],
-            // An interrupted instruction has not been executed, and is repeated.
-            (false, true) => [Some(Step::UserLine(self.from)), None, Some(Step::Arrival)],
-            (true, true) => [Some(Step::KernelLine(after)), None, Some(Step::Arrival)],
-            // What was executed before the kernel was entered, if that was not seen.
-            (true, false) => [
-                Some(Step::KernelLine(after)),
-                Some(Step::UserLine(self.to)),
-                None,
-            ],
-        }
+/// The line that leads to `branch`, and what comes before its arrival in other code.
+pub fn steps(branch: Branch) -> [Option<Step>; 3] {
+    let after = branch.from.saturating_add(1);
+    match (branch.from >= KERNEL_START, branch.to >= KERNEL_START) {
+        (false, false) => [Some(Step::UserLine(after)), None, Some(Step::Arrival)],
+        // An interrupted instruction has not been executed, and is repeated.
+        (false, true) => [Some(Step::UserLine(branch.from)), None, Some(Step::Arrival)],
+        (true, true) => [Some(Step::KernelLine(after)), None, Some(Step::Arrival)],
+        // What was executed before the kernel was entered, if that was not seen.
+        (true, false) => [
+            Some(Step::KernelLine(after)),
+            Some(Step::UserLine(branch.to)),
+            None,
+        ],
     }
 }
 
 impl Positions {
     /// Takes note of a branch after its steps.
-    pub fn pass(&mut self, executed: Executed) {
-        match (executed.from >= KERNEL_START, executed.to >= KERNEL_START) {
-            (false, false) => self.user.arrive(executed.to),
+    pub fn pass(&mut self, branch: Branch) {
+        match (branch.from >= KERNEL_START, branch.to >= KERNEL_START) {
+            (false, false) => self.user.arrive(branch.to),
             (false, true) => {
-                self.user.go_on(executed.from);
-                self.kernel.arrive(executed.to);
+                self.user.go_on(branch.from);
+                self.kernel.arrive(branch.to);
             }
-            (true, true) => self.kernel.arrive(executed.to),
-            (true, false) => self.user.go_on(executed.to),
+            (true, true) => self.kernel.arrive(branch.to),
+            (true, false) => self.user.go_on(branch.to),
         }
     }
 }

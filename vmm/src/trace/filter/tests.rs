@@ -2,7 +2,7 @@ use std::path::Path;
 
 use super::*;
 use crate::root::Root;
-use crate::trace::format::tests::records;
+use crate::trace::sink::Sink;
 
 /// A filter of records of one task, whose process has one anonymous mapping.
 struct Sample {
@@ -15,20 +15,58 @@ impl Sample {
         let mut symbols = Symbolizer::new(Root::open(Path::new("/")).unwrap(), Path::new("/"));
         let mut filter = Filter::new(filters, scope);
         let maps = b"1000-9000 r-xp 00000000 00:00 0 \nd000-e000 r-xp 0 00:00 0 [vdso]\n";
-        filter.maps(1, maps, &mut symbols);
+        let maps = Event::Maps {
+            process: 1,
+            text: maps.into(),
+        };
+        filter.event(&Task::default(), &maps, &mut symbols);
         Self { filter, symbols }
     }
 
     /// What is left of branches: those with their addresses, gaps with their sizes and 0.
     fn pass(&mut self, branches: &[(u64, u64)]) -> Vec<(u64, u64)> {
-        let branches: Vec<_> = branches.iter().map(|(from, to)| [1, *from, *to]).collect();
-        let bytes = records(&branches);
-        let kept = self.filter.records(7, 1, &bytes, &mut self.symbols);
-        let pair = |record| match words(record) {
-            [branches, _, FILTERED] => (branches, 0),
-            [from, to, _] => (from, to),
-        };
-        kept.as_chunks().0.iter().map(pair).collect()
+        let branches: Vec<_> = branches
+            .iter()
+            .map(|(from, to)| branch(*from, *to))
+            .collect();
+        let kept = self.filter.branches(&task(), &branches, &mut self.symbols);
+        let mut pairs = Pairs::default();
+        let Ok(()) = kept.give(Default::default(), kept.end(), &mut task(), &mut pairs);
+        pairs.0
+    }
+}
+
+/// The task of all branches.
+fn task() -> Task {
+    Task {
+        number: 7,
+        process: 1,
+        ..Task::default()
+    }
+}
+
+fn branch(from: u64, to: u64) -> Branch {
+    Branch { from, to }
+}
+
+#[derive(Default)]
+struct Pairs(Vec<(u64, u64)>);
+
+impl Sink for Pairs {
+    type Error = std::convert::Infallible;
+
+    fn branches(&mut self, _: &mut Task, branches: &[Branch]) -> Result<(), Self::Error> {
+        self.0
+            .extend(branches.iter().map(|branch| (branch.from, branch.to)));
+        Ok(())
+    }
+
+    fn event(&mut self, _: &Task, event: &Event) -> Result<(), Self::Error> {
+        match event {
+            Event::Filtered(branches) => self.0.push((*branches, 0)),
+            event => panic!("{event:?}"),
+        }
+        Ok(())
     }
 }
 
@@ -55,7 +93,7 @@ fn a_trace_begins_with_the_branch_that_leads_to_its_start() {
     ];
     let expected = [(1, 0), (0x1010, 0x2000), (0x2010, 0x3000), (0x3010, 0x4000)];
     assert_eq!(sample.pass(&branches), expected);
-    assert_eq!(sample.filter.gap(7), Some(gap_record(1)));
+    assert_eq!(sample.filter.gap(7), Some(1));
     assert_eq!(sample.filter.gap(7), None);
     assert_eq!(sample.filter.filtered(), 2);
     assert_eq!(sample.filter.notes(), [""; 0]);

@@ -1,8 +1,9 @@
 //! From when until when branches are wanted.
 
+use vbts_trace::Branch;
 use vbts_trace::profile::modules::KERNEL_START;
 
-use super::position::{Executed, Positions, Step};
+use super::position::{Positions, Step, steps};
 use super::space::{Space, Target};
 
 /// A part of the run.
@@ -89,36 +90,36 @@ impl Window {
     pub fn pass(
         &mut self,
         positions: &mut Positions,
-        executed: &Executed,
+        branch: &Branch,
         user: &Space,
         kernel: &Space,
     ) -> bool {
         if self.awaited().is_some() {
-            return self.look(positions, *executed, user, kernel);
+            return self.look(positions, *branch, user, kernel);
         }
-        positions.pass(*executed);
+        positions.pass(*branch);
         self.phase == Phase::Open
     }
 
     fn look(
         &mut self,
         positions: &mut Positions,
-        executed: Executed,
+        branch: Branch,
         user: &Space,
         kernel: &Space,
     ) -> bool {
         let mut is_open = self.phase == Phase::Open;
-        for step in executed.steps().into_iter().flatten() {
+        for step in steps(branch).into_iter().flatten() {
             let (position, space, end) = match step {
                 Step::UserLine(end) => (&mut positions.user, user, end),
                 Step::KernelLine(end) => (&mut positions.kernel, kernel, end),
                 Step::Arrival => {
-                    let space = match executed.to >= KERNEL_START {
+                    let space = match branch.to >= KERNEL_START {
                         true => kernel,
                         false => user,
                     };
                     is_open = self.phase == Phase::Open;
-                    let is_it = |target: &Target| target.at == executed.to;
+                    let is_it = |target: &Target| target.at == branch.to;
                     if let Some(which) = self.awaited()
                         && space.points[which].iter().any(is_it)
                     {
@@ -134,7 +135,7 @@ impl Window {
             }
             is_open = self.phase == Phase::Open;
         }
-        positions.pass(executed);
+        positions.pass(branch);
         is_open || self.phase == Phase::Open
     }
 }

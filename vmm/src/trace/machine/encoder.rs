@@ -9,8 +9,8 @@ use vbts_cpu::{LogBuffer, LogEntry, LogScope};
 use vbts_trace::profile::modules::{KERNEL_START_32, extend_32};
 use vbts_trace::{Branch, Error, Event, Item, Writer};
 
-use super::super::last::Last;
 use super::super::queue::WriterError;
+use super::super::tail::TailBuffer;
 use super::queue::{End, Queue};
 use super::recording::Options;
 use crate::host::output::Output;
@@ -31,7 +31,7 @@ pub struct Encoder {
     output: Output,
     writer: Writer<Vec<u8>>,
     /// Has the branches in the place of `writer` until the end of the run.
-    last: Option<Last>,
+    last: Option<TailBuffer>,
     /// Returns from the kernel are left out: they are no branches of a program.
     user_only: bool,
     /// The first address of the kernel.
@@ -58,7 +58,7 @@ impl Encoder {
             queue,
             output: options.output,
             writer: Writer::new(Vec::new(), &options.run)?,
-            last: options.last.map(Last::new).transpose()?,
+            last: options.last.map(TailBuffer::new).transpose()?,
             user_only: options.scope == LogScope::USER,
             kernel_start: match options.is_32_bit {
                 true => KERNEL_START_32,
@@ -134,7 +134,7 @@ impl Encoder {
                     summary.filtered = Some(left_out);
                 }
                 for change in kernel_code {
-                    self.writer.event(0, &change.event())?;
+                    self.writer.event(0, &change)?;
                 }
                 summary.records = self.writer.records();
                 self.writer.finish(&summary)?;

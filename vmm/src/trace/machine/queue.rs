@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use vbts_cpu::{LogBuffer, LogSink};
 
-use super::super::kernel_code::CodeChange;
 use super::super::queue::WriterError;
 use crate::host::{Alarm, WriteMonitor, WriteTimeout};
 
@@ -24,7 +23,7 @@ pub struct End {
     /// How it ended.
     pub summary: vbts_trace::Summary,
     /// Code of the kernel that differs from that in its file.
-    pub kernel_code: Vec<CodeChange>,
+    pub kernel_code: Vec<vbts_trace::Event>,
 }
 
 /// What both sides share behind a lock.

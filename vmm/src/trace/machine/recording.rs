@@ -10,7 +10,6 @@ use indicatif::ProgressBar;
 use vbts_cpu::{BranchLog, LogScope, Probe};
 use vbts_trace::Run;
 
-use super::super::kernel_code::CodeChange;
 use super::super::queue::WriterError;
 use super::encoder::Encoder;
 use super::queue::{End, Queue, Sink};
@@ -131,7 +130,7 @@ impl Finisher {
     pub fn finish(
         &self,
         summary: vbts_trace::Summary,
-        kernel_code: Vec<CodeChange>,
+        kernel_code: Vec<vbts_trace::Event>,
         interrupted: bool,
     ) -> Result<Statistics, Failure> {
         let Self(queue) = self;

@@ -3,9 +3,11 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
 
-use super::Sink;
-use super::segments::{arrival, segments_before};
-use crate::trace::task::{Task, TaskEvent, Untraced};
+use vbts_trace::Event;
+
+use crate::trace::records::{Position, Records};
+use crate::trace::sink::Sink;
+use crate::trace::task::Task;
 
 /// The position of a stream in the order: the time of its next segment, its task, and its number.
 pub(super) type Key = (u64, u32, u64);
@@ -14,18 +16,12 @@ pub(super) type Key = (u64, u32, u64);
 #[derive(Debug)]
 pub(super) enum Item {
     Records {
-        records: Vec<u8>,
-        /// Bytes that were given out.
-        at: usize,
+        records: Records,
+        /// The first one that was not given out.
+        at: Position,
         maps: Option<Arc<Maps>>,
     },
-    Event(TaskEvent),
-    Exec {
-        id: u32,
-        time: u64,
-        name: Vec<u8>,
-    },
-    Untraced(Untraced),
+    Event(Event),
     /// The stream is complete up to this time.
     Drained(u64),
 }
@@ -34,7 +30,8 @@ pub(super) enum Item {
 #[derive(Debug)]
 pub(super) struct Maps {
     pub(super) version: u64,
-    pub(super) text: Vec<u8>,
+    /// [`Event::Maps`].
+    pub(super) event: Event,
 }
 
 /// An item and the memory that it takes, in bytes.
@@ -62,23 +59,19 @@ impl Stream {
     /// The time of the next segment, if a record says so.
     pub(super) fn first_arrival(&self) -> Option<u64> {
         match &self.items.front()?.item {
-            Item::Records { records, at, .. } => arrival(records, *at),
+            Item::Records { records, at, .. } => records.arrival(*at),
             _ => None,
         }
     }
 
     pub(super) fn key(&self) -> Key {
         let time = match self.items.front().map(|queued| &queued.item) {
-            Some(Item::Records { .. }) => self.first_arrival().unwrap_or(0),
-            Some(Item::Event(
-                TaskEvent::Start { time }
-                | TaskEvent::Signal { time, .. }
-                | TaskEvent::End { time, .. },
-            )) => *time,
-            Some(Item::Exec { time, .. } | Item::Drained(time)) => *time,
-            Some(Item::Untraced(untraced)) => untraced.time,
-            Some(Item::Event(_)) | None => 0,
+            Some(Item::Records { .. }) => self.first_arrival(),
+            Some(Item::Event(event)) => event.time(),
+            Some(Item::Drained(time)) => Some(*time),
+            None => None,
         };
+        let time = time.unwrap_or(0);
         (self.time.max(time), self.first_id, self.task.number)
     }
 
@@ -101,26 +94,25 @@ impl Stream {
                     && process.shown < maps.version
                 {
                     process.shown = maps.version;
-                    sink.maps(task.process, &maps.text);
+                    sink.event(&Task::default(), &maps.event)?;
                 }
-                let rest = records.get(*at..).unwrap_or_default();
                 let end = match until {
-                    Some((time, ..)) => segments_before(rest, time),
-                    None => rest.len(),
+                    Some((time, ..)) => records.segments_before(*at, time),
+                    None => records.end(),
                 };
-                sink.records(task, rest.get(..end).unwrap_or_default())?;
-                *at += end;
-                if *at < records.len() {
+                records.give(*at, end, task, sink)?;
+                *at = end;
+                if end != records.end() {
                     return Ok(0);
                 }
             }
-            Item::Event(event) => sink.event(task, event)?,
-            Item::Exec { id, time, name } => {
-                let (time, former) = (*time, std::mem::replace(&mut task.id, *id));
-                task.name = std::mem::take(name);
-                sink.event(task, &TaskEvent::Exec { time, former })?;
+            Item::Event(event @ Event::Untraced { .. }) => sink.event(&Task::default(), event)?,
+            Item::Event(event) => {
+                if let Event::Exec { id, name, .. } = event {
+                    (task.id, task.name) = (*id, name.clone());
+                }
+                sink.event(task, event)?;
             }
-            Item::Untraced(untraced) => sink.untraced(untraced)?,
             Item::Drained(_) => {}
         }
         let bytes = *bytes;

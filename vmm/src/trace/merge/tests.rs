@@ -3,11 +3,10 @@
 use std::convert::Infallible;
 
 use proptest::prelude::*;
-use vbts_protocol::ExitStatus;
+use vbts_trace::{Branch, Status};
 
 use super::*;
-use crate::trace::format::tests::records;
-use crate::trace::format::{ARRIVES, DEPARTS, is_branch, words};
+use crate::trace::records::tests::records;
 
 /// What the merge has given out.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -38,48 +37,41 @@ impl From<Infallible> for Failed {
 impl Sink for Given {
     type Error = Failed;
 
-    fn records(&mut self, task: &mut Task, records: &[u8]) -> Result<(), Failed> {
-        assert!(!records.is_empty());
-        for record in records.as_chunks().0 {
-            let [from, _, flags] = words(record);
-            if is_branch(flags) {
-                self.branches.push((task.id, from));
+    fn branches(&mut self, task: &mut Task, branches: &[Branch]) -> Result<(), Failed> {
+        assert!(!branches.is_empty());
+        let branches = branches.iter().map(|branch| (task.id, branch.from));
+        self.branches.extend(branches);
+        Ok(())
+    }
+
+    fn event(&mut self, task: &Task, event: &Event) -> Result<(), Failed> {
+        let (id, name) = match event {
+            Event::Start { .. } => (task.id, "start"),
+            Event::Exec { .. } => (task.id, "exec"),
+            Event::Signal { .. } => (task.id, "signal"),
+            Event::End { .. } => (task.id, "end"),
+            Event::Lost(_) => (task.id, "lost"),
+            Event::Crash(_) => (task.id, "crash"),
+            Event::Standing { .. } => (task.id, "standing"),
+            Event::Untraced { id, .. } => (*id, "untraced"),
+            Event::Maps { text, .. } => {
+                self.maps.push(text.clone());
+                return Ok(());
             }
-        }
-        Ok(())
-    }
-
-    fn event(&mut self, task: &Task, event: &TaskEvent) -> Result<(), Failed> {
-        let name = match event {
-            TaskEvent::Start { .. } => "start",
-            TaskEvent::Exec { .. } => "exec",
-            TaskEvent::Name => "name",
-            TaskEvent::Signal { .. } => "signal",
-            TaskEvent::End { .. } => "end",
-            TaskEvent::Lost(_) => "lost",
-            TaskEvent::Crash(_) => "crash",
-            TaskEvent::Standing { .. } => "standing",
+            Event::ProcessEnd { process } => {
+                self.ended.push(*process);
+                return Ok(());
+            }
+            Event::Arrive { .. } | Event::Depart { .. } | Event::Invalid => return Ok(()),
+            event => panic!("{event:?}"),
         };
-        self.events.push((task.id, name));
+        self.events.push((id, name));
         Ok(())
-    }
-
-    fn untraced(&mut self, untraced: &Untraced) -> Result<(), Failed> {
-        self.events.push((untraced.task, "untraced"));
-        Ok(())
-    }
-
-    fn maps(&mut self, _: u32, text: &[u8]) {
-        self.maps.push(text.to_vec());
-    }
-
-    fn process_ended(&mut self, process: u32) {
-        self.ended.push(process);
     }
 }
 
-fn start(task: u32, parent: u32, time: u64) -> Input {
-    Input::Start {
+fn start(task: u32, parent: u32, time: u64) -> AgentEvent {
+    AgentEvent::Start {
         task,
         parent,
         process: task,
@@ -88,18 +80,40 @@ fn start(task: u32, parent: u32, time: u64) -> Input {
     }
 }
 
-fn end(task: u32, time: u64) -> Input {
-    let status = ExitStatus::Code(0);
-    Input::End { task, time, status }
+fn end(task: u32, time: u64) -> AgentEvent {
+    let status = Status::Exited(0);
+    let event = Event::End { time, status };
+    AgentEvent::Event { task, event }
 }
 
 /// A segment from time `from` to `to` with one branch, whose address is `from`.
-fn segment(task: u32, from: u64, to: u64) -> Input {
+fn segment(task: u32, from: u64, to: u64) -> AgentEvent {
     let records = records(&[[2, from, 0], [1, from, 0], [3, to, 0]]);
-    Input::Records { task, records }
+    AgentEvent::Records { task, records }
 }
 
-fn merged(inputs: Vec<Input>) -> (Merge, Given) {
+/// The branches of `records`, and the events between them.
+fn all(records: &Records) -> (Vec<Branch>, Vec<Event>) {
+    #[derive(Default)]
+    struct All(Vec<Branch>, Vec<Event>);
+    impl Sink for All {
+        type Error = Infallible;
+        fn branches(&mut self, _: &mut Task, branches: &[Branch]) -> Result<(), Infallible> {
+            self.0.extend_from_slice(branches);
+            Ok(())
+        }
+        fn event(&mut self, _: &Task, event: &Event) -> Result<(), Infallible> {
+            self.1.push(event.clone());
+            Ok(())
+        }
+    }
+    let mut all = All::default();
+    let (start, end) = (Position::default(), records.end());
+    let Ok(()) = records.give(start, end, &mut Task::default(), &mut all);
+    (all.0, all.1)
+}
+
+fn merged(inputs: Vec<AgentEvent>) -> (Merge, Given) {
     let (mut merge, mut given) = (Merge::new(1 << 20), Given::default());
     for input in inputs {
         merge.push(input, &mut given).unwrap();
@@ -109,7 +123,7 @@ fn merged(inputs: Vec<Input>) -> (Merge, Given) {
 
 #[test]
 fn the_records_of_a_single_task_do_not_wait() {
-    let branch = |task, n| Input::Records {
+    let branch = |task, n| AgentEvent::Records {
         task,
         records: records(&[[1, n, 0]]),
     };
@@ -127,7 +141,7 @@ fn records_wait_for_a_task_that_can_have_older_ones() {
         segment(6, 120, 130),
     ]);
     assert_eq!(given.branches, []);
-    let drained = |time| Input::Drained { task: 5, time };
+    let drained = |time| AgentEvent::Drained { task: 5, time };
     merge.push(drained(119), &mut given).unwrap();
     assert_eq!(given.branches, []);
     merge.push(drained(140), &mut given).unwrap();
@@ -149,7 +163,7 @@ fn records_wait_for_a_task_that_can_have_older_ones() {
 
 #[test]
 fn a_later_time_counts_while_an_earlier_one_waits_to_be_given_out() {
-    let drained = |time| Input::Drained { task: 5, time };
+    let drained = |time| AgentEvent::Drained { task: 5, time };
     let (_, given) = merged(vec![
         start(5, 0, 100),
         start(6, 5, 110),
@@ -163,11 +177,14 @@ fn a_later_time_counts_while_an_earlier_one_waits_to_be_given_out() {
 
 #[test]
 fn a_thread_that_executes_takes_the_id_of_its_process() {
-    let exec = Input::Exec {
-        task: 5,
-        former: 7,
-        time: 130,
-        name: b"/bin/sh".to_vec(),
+    let exec = AgentEvent::Event {
+        task: 7,
+        event: Event::Exec {
+            id: 5,
+            former: 7,
+            time: 130,
+            name: b"/bin/sh".to_vec(),
+        },
     };
     let (merge, given) = merged(vec![
         start(5, 0, 100),
@@ -187,7 +204,7 @@ fn a_thread_that_executes_takes_the_id_of_its_process() {
 
 #[test]
 fn mappings_are_given_out_before_the_first_records_that_need_them() {
-    let maps = |text: &str| Input::Maps {
+    let maps = |text: &str| AgentEvent::Maps {
         process: 5,
         text: text.into(),
     };
@@ -214,13 +231,14 @@ fn mappings_are_given_out_before_the_first_records_that_need_them() {
 #[test]
 fn a_task_without_a_trace_is_in_the_order_of_time() {
     let untraced = |task, parent, time| {
-        Input::Untraced(Untraced {
-            task,
+        let event = Event::Untraced {
+            id: task,
             parent,
             time,
             name: Vec::new(),
-            reason: String::new(),
-        })
+            reason: Vec::new(),
+        };
+        AgentEvent::Untraced { task, event }
     };
     let (merge, given) = merged(vec![
         untraced(3, 2, 50),
@@ -250,7 +268,7 @@ fn a_task_without_a_trace_is_in_the_order_of_time() {
 
 #[test]
 fn records_older_than_what_was_said_to_be_complete_are_noticed() {
-    let drained = Input::Drained { task: 5, time: 120 };
+    let drained = AgentEvent::Drained { task: 5, time: 120 };
     let (merge, _) = merged(vec![start(5, 0, 100), drained, segment(5, 110, 115)]);
     assert!(merge.is_unordered());
 }
@@ -275,7 +293,7 @@ fn messages_that_make_no_sense_are_errors() {
         (
             vec![
                 start(1, 0, 1),
-                Input::Maps {
+                AgentEvent::Maps {
                     process: 1,
                     text: vec![0; 2 << 20],
                 },
@@ -310,23 +328,23 @@ fn a_task_that_is_never_drained_does_not_keep_the_others_for_ever() {
 
 /// The messages of a task with a segment for each of `parts`: pauses, lengths, and whether a
 /// message begins with it.
-fn stream(task: u32, parts: &[(u64, u64, bool)]) -> Vec<Input> {
+fn stream(task: u32, parts: &[(u64, u64, bool)]) -> Vec<AgentEvent> {
     let mut time = 10 * u64::from(task);
     let mut inputs = vec![start(task, 0, time)];
-    let mut batch = Vec::new();
+    let mut batch: Vec<[u64; 3]> = Vec::new();
     for &(pause, len, begins) in parts {
         if begins && !batch.is_empty() {
-            let records = std::mem::take(&mut batch);
-            inputs.push(Input::Records { task, records });
-            inputs.push(Input::Drained { task, time });
+            let records = records(&std::mem::take(&mut batch));
+            inputs.push(AgentEvent::Records { task, records });
+            inputs.push(AgentEvent::Drained { task, time });
         }
         time += pause;
-        batch.extend(records(&[[2, time, 0], [1, time, 0], [1, time, 0]]));
+        batch.extend([[2, time, 0], [1, time, 0], [1, time, 0]]);
         time += len;
-        batch.extend(records(&[[3, time, 0]]));
+        batch.push([3, time, 0]);
     }
-    let records = batch;
-    inputs.push(Input::Records { task, records });
+    let records = records(&batch);
+    inputs.push(AgentEvent::Records { task, records });
     inputs.push(end(task, time));
     inputs
 }
@@ -353,9 +371,9 @@ impl ModelStream {
 }
 
 impl Model {
-    fn push(&mut self, input: &Input) {
+    fn push(&mut self, input: &AgentEvent) {
         let stream = match input {
-            Input::Start { task, time, .. } => {
+            AgentEvent::Start { task, time, .. } => {
                 self.0.push(ModelStream {
                     task: *task,
                     time: *time,
@@ -364,24 +382,29 @@ impl Model {
                 });
                 return;
             }
-            Input::Records { task, .. } | Input::Drained { task, .. } | Input::End { task, .. } => {
+            AgentEvent::Records { task, .. }
+            | AgentEvent::Drained { task, .. }
+            | AgentEvent::Event { task, .. } => {
                 self.0.iter_mut().find(|stream| stream.task == *task)
             }
             _ => None,
         };
         let Some(stream) = stream else { return };
         match input {
-            Input::Records { records, .. } => {
-                for [time, _, flags] in records.as_chunks().0.iter().map(words) {
-                    match flags {
-                        ARRIVES => stream.items.push_back((time, true)),
-                        DEPARTS => stream.items.push_back((time, false)),
+            AgentEvent::Records { records, .. } => {
+                for event in all(records).1 {
+                    match event {
+                        Event::Arrive { time } => stream.items.push_back((time, true)),
+                        Event::Depart { time } => stream.items.push_back((time, false)),
                         _ => {}
                     }
                 }
             }
-            Input::Drained { time, .. } => stream.items.push_back((*time, false)),
-            Input::End { time, .. } => {
+            AgentEvent::Drained { time, .. } => stream.items.push_back((*time, false)),
+            AgentEvent::Event {
+                event: Event::End { time, .. },
+                ..
+            } => {
                 stream.items.push_back((*time, false));
                 stream.ended = true;
             }
@@ -405,7 +428,7 @@ impl Model {
 
 /// The messages of a task that sends a segment alone, or says how far it is complete, after each of
 /// `parts`: pauses, lengths, and which of both.
-fn swept_stream(task: u32, parts: &[(u64, u64, bool)]) -> Vec<Input> {
+fn swept_stream(task: u32, parts: &[(u64, u64, bool)]) -> Vec<AgentEvent> {
     let mut time = 10 * u64::from(task);
     let mut inputs = vec![start(task, 0, time)];
     for &(pause, len, runs) in parts {
@@ -414,7 +437,7 @@ fn swept_stream(task: u32, parts: &[(u64, u64, bool)]) -> Vec<Input> {
             inputs.push(segment(task, time, time + len));
             time += len;
         } else {
-            inputs.push(Input::Drained { task, time });
+            inputs.push(AgentEvent::Drained { task, time });
         }
     }
     inputs.push(end(task, time));
@@ -435,7 +458,7 @@ proptest! {
             .zip(1..)
             .map(|(parts, task)| swept_stream(task, parts).into_iter())
             .collect();
-        let starts: Vec<Input> = streams.iter_mut().filter_map(Iterator::next).collect();
+        let starts: Vec<AgentEvent> = streams.iter_mut().filter_map(Iterator::next).collect();
         let in_turn = turns.iter().filter_map(|turn| {
             let at = turn.index(streams.len());
             streams[at].next()
@@ -460,10 +483,8 @@ proptest! {
             let task = n as u32 + 1;
             let inputs = stream(task, parts);
             for input in &inputs {
-                if let Input::Records { records, .. } = input {
-                    let all = records.as_chunks().0.iter().map(words);
-                    let branches = all.filter(|[_, _, flags]| is_branch(*flags));
-                    expected.extend(branches.map(|[from, ..]| (from, task)));
+                if let AgentEvent::Records { records, .. } = input {
+                    expected.extend(all(records).0.iter().map(|branch| (branch.from, task)));
                 }
             }
             streams.push(inputs.into_iter());
@@ -499,22 +520,29 @@ proptest! {
         let (mut merge, mut given) = (Merge::new(LIMIT), Given::default());
         for (kind, task, other, time, content) in messages {
             let content: Vec<[u64; 3]> = content.iter().map(|(kind, n)| [*kind, *n, 0]).collect();
-            let bytes = records(&content);
+            let records = records(&content);
+            let bytes = vec![0; 24 * content.len()];
             let input = match kind {
                 0 | 1 => start(task, other, time % 40),
-                2 => Input::Exec { task, former: other, time: time % 40, name: bytes },
+                2 => {
+                    let event = Event::Exec { id: task, former: other, time: time % 40, name: bytes };
+                    AgentEvent::Event { task: other, event }
+                }
                 3 => end(task, time % 40),
-                4 => Input::Maps { process: task, text: bytes },
-                5 => Input::Drained { task, time },
-                6 => Input::Lost { task, records: time },
-                7 => Input::Untraced(Untraced {
-                    task,
-                    parent: other,
-                    time,
-                    name: bytes,
-                    reason: String::new(),
-                }),
-                _ => Input::Records { task, records: bytes },
+                4 => AgentEvent::Maps { process: task, text: bytes },
+                5 => AgentEvent::Drained { task, time },
+                6 => AgentEvent::Event { task, event: Event::Lost(time) },
+                7 => {
+                    let event = Event::Untraced {
+                        id: task,
+                        parent: other,
+                        time,
+                        name: bytes,
+                        reason: Vec::new(),
+                    };
+                    AgentEvent::Untraced { task, event }
+                }
+                _ => AgentEvent::Records { task, records },
             };
             let _ = merge.push(input, &mut given);
             prop_assert!(merge.bytes <= LIMIT, "{}", merge.bytes);
@@ -536,14 +564,16 @@ fn tasks_that_are_not_traced_wait_within_the_limit() {
     let mut waiting = 0;
     while given.events.len() == 1 {
         waiting += 1;
-        let untraced = Untraced {
-            task: waiting + 1,
+        let task = waiting + 1;
+        let event = Event::Untraced {
+            id: task,
             parent: 1,
             time: u64::MAX,
             name: Vec::new(),
-            reason: String::new(),
+            reason: Vec::new(),
         };
-        merge.push(Input::Untraced(untraced), &mut given).unwrap();
+        let untraced = AgentEvent::Untraced { task, event };
+        merge.push(untraced, &mut given).unwrap();
     }
     assert!(waiting as usize * size_of::<Stream>() <= LIMIT, "{waiting}");
 }

@@ -6,16 +6,16 @@ use std::os::unix::fs::FileExt as _;
 use std::sync::OnceLock;
 
 use vbts_protocol::{ExitStatus, Scope};
+use vbts_trace::{Branch, Event};
 
 use super::*;
 use crate::host::Unit;
 use crate::trace::btrace::Btrace;
 use crate::trace::destination::{Destination, StdoutUse, TraceTo};
-use crate::trace::format::tests::{records, symbols};
-use crate::trace::format::{Format, Raw, Records};
-use crate::trace::merge::Input;
+use crate::trace::format::tests::symbols;
+use crate::trace::format::{Format, Raw};
+use crate::trace::records::tests::records;
 use crate::trace::symbols::Symbolizer;
-use crate::trace::task::{Task, TaskEvent};
 
 fn writer(trace: &impl AsRawFd, limit: Option<Duration>) -> Writer {
     writer_of(Box::new(Raw), trace, limit)
@@ -37,14 +37,14 @@ fn writer_of(format: Box<dyn Format>, trace: &impl AsRawFd, limit: Option<Durati
         merge_limit: 1 << 20,
     };
     let writer = Writer::start(options, alarm).unwrap();
-    let start = Input::Start {
+    let start = AgentEvent::Start {
         task: 1,
         parent: 0,
         process: 1,
         capacity: 0,
         time: 0,
     };
-    writer.put(Work::Task(start)).unwrap();
+    writer.put(Work::Agent(start)).unwrap();
     writer
 }
 
@@ -52,7 +52,7 @@ const EXITED: RunEnd = RunEnd::Program(ExitStatus::Code(7));
 
 fn branches(n: usize) -> Work {
     let records = records(&vec![[1, 2, 3]; n]);
-    Work::Task(Input::Records { task: 1, records })
+    Work::Agent(AgentEvent::Records { task: 1, records })
 }
 
 /// A pipe that is not read, and the end for reading.
@@ -150,17 +150,17 @@ impl Format for Slow {
         self.0.unit()
     }
 
-    fn records(
+    fn branches(
         &mut self,
         task: &Task,
-        records: &mut Records<'_>,
+        branches: &[Branch],
         symbols: &mut Symbolizer,
         out: &mut Vec<u8>,
-    ) {
-        self.0.records(task, records, symbols, out);
+    ) -> usize {
+        self.0.branches(task, branches, symbols, out)
     }
 
-    fn event(&mut self, task: &Task, event: &TaskEvent, out: &mut Vec<u8>) {
+    fn event(&mut self, task: &Task, event: &Event, out: &mut Vec<u8>) {
         self.1();
         self.0.event(task, event, out);
     }
@@ -184,8 +184,8 @@ fn btrace(at_event: impl FnMut() + Send + 'static) -> Box<dyn Format> {
 }
 
 fn event() -> Work {
-    let (task, records) = (1, 1);
-    Work::Task(Input::Lost { task, records })
+    let event = Event::Lost(1);
+    Work::Agent(AgentEvent::Event { task: 1, event })
 }
 
 /// The branches that a reader finds in the first `bytes` of a btrace file, and how it ends.
@@ -256,7 +256,7 @@ fn a_trace_that_the_agent_ends_is_complete_up_to_there() {
     writer.put(branches(1000)).unwrap();
     let task = 9;
     writer
-        .put(Work::Task(Input::Drained { task, time: 1 }))
+        .put(Work::Agent(AgentEvent::Drained { task, time: 1 }))
         .unwrap();
     writer.put(branches(1)).unwrap();
     let (summary, error) = writer.finish(EXITED, true, false);
@@ -279,7 +279,7 @@ fn a_full_disk_has_the_blocks_that_the_message_counts() {
         .map(|_| {
             let words: Vec<[u64; 3]> = (0..1 << 16).map(|_| [1, random(), random()]).collect();
             let records = records(&words);
-            Work::Task(Input::Records { task: 1, records })
+            Work::Agent(AgentEvent::Records { task: 1, records })
         })
         .collect();
     for (mebibytes, has_blocks) in [(1, false), (10, true)] {
@@ -289,9 +289,9 @@ fn a_full_disk_has_the_blocks_that_the_message_counts() {
         let writer = writer_of(btrace(|| {}), &memory, None);
         let work = std::mem::take(&mut all);
         for work in work {
-            if let Work::Task(Input::Records { task, records }) = &work {
+            if let Work::Agent(AgentEvent::Records { task, records }) = &work {
                 let (task, records) = (*task, records.clone());
-                all.push(Work::Task(Input::Records { task, records }));
+                all.push(Work::Agent(AgentEvent::Records { task, records }));
             }
             let _ = writer.put(work);
         }

@@ -8,7 +8,7 @@ use vbts_trace::{CodeSource, Event};
 
 /// What the events so far say about live tasks and processes, and about processors.
 #[derive(Debug, Default)]
-pub struct Known {
+pub struct TaskSnapshot {
     /// The last [`Event::AddressSpace`] and [`Event::Switch`] of each processor.
     processors: BTreeMap<u64, [Option<Event>; 2]>,
     tasks: BTreeMap<u64, Task>,
@@ -39,7 +39,7 @@ struct Task {
     left_out: u64,
 }
 
-impl Known {
+impl TaskSnapshot {
     /// Takes an event of a task or processor.
     pub fn event(&mut self, number: u64, event: Event) {
         match event {
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn live_tasks_have_their_names_and_ended_ones_are_forgotten() {
-        let mut known = Known::default();
+        let mut known = TaskSnapshot::default();
         let maps = |process, text: &str| Event::Maps {
             process,
             text: text.into(),
@@ -273,7 +273,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_has_executed_a_program_has_the_id_of_its_leader() {
-        let mut known = Known::default();
+        let mut known = TaskSnapshot::default();
         for (number, event) in [
             (0, start(1, 0)),
             (1, start(2, 1)),

@@ -5,7 +5,10 @@ use std::io::Cursor;
 
 use vbts_trace::{Branch, Error, Event, Item, Reader, Run, Writer};
 
-use super::known::Known;
+use super::queue::WriterError;
+use super::sink::Sink;
+use super::snapshot::TaskSnapshot;
+use super::task::Task;
 
 /// Branches of a segment, at least. Larger ones compress better.
 const MIN_SEGMENT: u64 = 1 << 16;
@@ -18,7 +21,7 @@ const MAX_BYTES: usize = 2 << 30;
 
 /// Keeps the last branches in memory, encoded, with what happens between them.
 #[derive(Debug)]
-pub struct Last {
+pub struct TailBuffer {
     limit: u64,
     /// Complete segments, oldest first.
     segments: VecDeque<Segment>,
@@ -26,7 +29,7 @@ pub struct Last {
     /// Branches of each stream in `current`.
     counts: HashMap<u64, u64>,
     /// What is known at the first segment.
-    known: Known,
+    known: TaskSnapshot,
     /// Branches in `segments`, and their size in bytes.
     records: u64,
     bytes: usize,
@@ -45,7 +48,7 @@ struct Segment {
 
 impl Segment {
     /// Adds what it says to `known`.
-    fn pass(self, known: &mut Known) -> Result<(), Error> {
+    fn pass(self, known: &mut TaskSnapshot) -> Result<(), Error> {
         let mut reader = Reader::new(Cursor::new(self.bytes))?;
         reader.events_before(u64::MAX, |number, event| known.event(number, event))?;
         for (number, count) in self.counts {
@@ -55,7 +58,7 @@ impl Segment {
     }
 }
 
-impl Last {
+impl TailBuffer {
     /// Keeps the last `limit` branches.
     ///
     /// # Errors
@@ -66,7 +69,7 @@ impl Last {
             segments: VecDeque::new(),
             current: segment()?,
             counts: HashMap::new(),
-            known: Known::default(),
+            known: TaskSnapshot::default(),
             records: 0,
             bytes: 0,
             dropped: 0,
@@ -173,6 +176,18 @@ impl Last {
     }
 }
 
+impl Sink for TailBuffer {
+    type Error = WriterError;
+
+    fn branches(&mut self, task: &mut Task, branches: &[Branch]) -> Result<(), WriterError> {
+        Ok(Self::branches(self, task.number, branches)?)
+    }
+
+    fn event(&mut self, task: &Task, event: &Event) -> Result<(), WriterError> {
+        Ok(Self::event(self, task.number, event)?)
+    }
+}
+
 /// A trace without facts about the run.
 fn segment() -> Result<Writer<Vec<u8>>, Error> {
     Writer::new(Vec::new(), &Run::default())
@@ -195,7 +210,7 @@ mod tests {
     /// What is left of `count` branches, of two processors in turn, where the address space is the
     /// number of the branch that follows, in millions.
     fn kept(limit: u64, count: u64) -> (u64, Of<Branch>, Of<Event>) {
-        let mut last = Last::new(limit).unwrap();
+        let mut last = TailBuffer::new(limit).unwrap();
         for n in 0..count {
             if n % 1_000_000 == 0 {
                 let cr3 = n / 1_000_000;

@@ -13,19 +13,19 @@ use vbts_trace::{Event, Item, Passed, Reader};
 use super::btrace::Btrace;
 use super::destination::Destination;
 use super::filter::Filters;
-use super::kernel_code::CodeChange;
-use super::known::Known;
-use super::merge::Sink as _;
+use super::pipeline::TracePipeline;
 use super::queue::WriterError;
 use super::replay::{Only, Replay};
 use super::session::Options;
-use super::sink::Trace;
+use super::sink::Sink as _;
+use super::snapshot::TaskSnapshot;
 use super::summary::{RunEnd, Summary};
 use super::symbols::Symbolizer;
+use super::task::Task;
 
 /// Why there is no part.
 #[derive(Debug, Error)]
-pub enum PartError {
+pub enum ExtractError {
     /// The trace cannot be read.
     #[error(transparent)]
     Read(#[from] vbts_trace::Error),
@@ -50,14 +50,14 @@ pub fn scope(text: &str) -> Scope {
 /// between them. `symbols` finds what the filters name. Returns what the user should know.
 ///
 /// # Errors
-/// See [`PartError`].
+/// See [`ExtractError`].
 pub fn write<R: Read + Seek>(
     reader: &mut Reader<R>,
     range: Range<u64>,
     mut filters: Filters,
     symbols: Symbolizer,
     to: &File,
-) -> Result<Vec<String>, PartError> {
+) -> Result<Vec<String>, ExtractError> {
     let records = reader.records();
     let mut start = range.start;
     if !filters.choose()
@@ -78,10 +78,10 @@ pub fn write<R: Read + Seek>(
         destination: Destination::file(to)?,
         merge_limit: 0,
     };
-    let mut part = Trace::new(options, Arc::default())?;
+    let mut part = TracePipeline::new(options, Arc::default())?;
     part.streams = run.streams;
     let mut replay = Replay::new(run.streams);
-    let mut known = (start > 0).then(Known::default);
+    let mut known = (start > 0).then(TaskSnapshot::default);
     // Events with code that is in no file, which are at the end of a process.
     let mut code_read = 0_u64;
     if let Some(known) = &mut known {
@@ -124,17 +124,21 @@ pub fn write<R: Read + Seek>(
         let mut changes = Vec::new();
         let mut given = Ok(());
         reader.events_before(u64::MAX, |_, event| match event {
-            Event::KernelCode { address, bytes } => changes.push(CodeChange { address, bytes }),
+            event @ Event::KernelCode { .. } => changes.push(event),
             event if is_code(&event) && code_read > 0 => code_read -= 1,
-            event if is_code(&event) && given.is_ok() => given = part.code(&event),
+            event if is_code(&event) && given.is_ok() => {
+                given = part.event(&Task::default(), &event);
+            }
             _ => {}
         })?;
         given?;
-        part.kernel_code(changes)?;
+        changes
+            .iter()
+            .try_for_each(|change| part.event(&Task::default(), change))?;
     }
-    let kept = part.summary.records;
+    let kept = part.summary().records;
     let outside = records - range.end.saturating_sub(start).min(records);
-    part.summary = match reader.summary() {
+    let summary = match reader.summary() {
         Some(summary) => {
             let read = replay.summary(summary).map_err(WriterError::from)?;
             Summary {
@@ -146,9 +150,10 @@ pub fn write<R: Read + Seek>(
         None => Summary {
             filtered: Some(outside),
             end: RunEnd::Error,
-            ..part.summary
+            ..part.summary().clone()
         },
     };
+    *part.summary() = summary;
     let (summary, error) = part.end()?;
     error.map_or(Ok(()), Err)?;
     let Summary {
@@ -168,9 +173,9 @@ fn is_code(event: &Event) -> bool {
 
 /// Gives `part` what is known at its first branch.
 fn give_known(
-    known: Option<Known>,
+    known: Option<TaskSnapshot>,
     replay: &mut Replay,
-    part: &mut Trace,
+    part: &mut TracePipeline,
 ) -> Result<(), WriterError> {
     let events = known.unwrap_or_default().into_events();
     events.into_iter().try_for_each(|(task, event)| {
