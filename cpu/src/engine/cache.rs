@@ -265,14 +265,16 @@ impl BlockCache {
         self.blocks.id(block)
     }
 
-    /// Removes the blocks of the page of `gpa`. An instruction that begins in the page before
-    /// stays: it is compared with memory at each look-up.
-    pub fn invalidate(&mut self, cpu: &mut Cpu, gpa: u64) {
+    /// Removes the blocks of the page of `gpa`, and returns whether it had any. The caller advances
+    /// the processor's keys, as [`Self::remove`] does. An instruction that begins in the page
+    /// before stays: it is compared with memory at each look-up.
+    pub fn invalidate(&mut self, gpa: u64) -> bool {
         let page = self.pages.get_mut((gpa >> 12) as usize);
         let page = page.and_then(Option::take).unwrap_or_default();
-        if !page.blocks.is_empty() {
-            self.remove(cpu, &page.blocks);
-        }
+        page.blocks
+            .iter()
+            .for_each(|(_, id)| self.blocks.remove(*id));
+        !page.blocks.is_empty()
     }
 
     /// Removes blocks that are in no page any more. The processor's keys advance: no jump of
@@ -280,9 +282,7 @@ impl BlockCache {
     /// code of the page that held them does not become valid again, because the page has forgotten
     /// it.
     fn remove(&mut self, cpu: &mut Cpu, removed: &[(PageKey, BlockId)]) {
-        for (_, id) in removed {
-            self.blocks.remove(*id);
-        }
+        removed.iter().for_each(|(_, id)| self.blocks.remove(*id));
         cpu.new_generation();
     }
 

@@ -99,8 +99,9 @@ impl SoftCpu {
         }
         self.cpu.window.close();
         if self.cpu.ram.code_map().clear(gpa) {
-            self.cache.invalidate(&mut self.cpu, gpa);
+            self.cache.invalidate(gpa);
             self.cpu.update_write_tracking(gpa);
+            // Also without a block of the page: one of the page before can go on in it.
             self.cpu.new_generation();
         }
     }
@@ -111,11 +112,12 @@ impl SoftCpu {
             return;
         }
         let changes = self.cpu.ram.code_map().take_changes();
+        let mut removed = false;
         for gpa in changes.pages {
-            self.cache.invalidate(&mut self.cpu, gpa);
+            removed |= self.cache.invalidate(gpa);
         }
         self.cpu.update_all_write_tracking();
-        if changes.is_overwritten {
+        if removed || changes.is_overwritten {
             self.cpu.new_generation();
         }
     }
