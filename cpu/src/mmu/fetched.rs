@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 
 use crate::mmu::access::Privilege;
-use crate::mmu::tlb::{Hit, LARGE_SHIFT};
+use crate::mmu::tlb::{Flushed, Hit};
 
 /// Upper bound on the pages: those of 128 MBytes of code.
 const MAX_PAGES: usize = if cfg!(test) { 8 } else { 1 << 15 };
@@ -85,15 +85,14 @@ impl FetchedPages {
         self.flushes += u64::from(!keep_global);
     }
 
-    /// Flushes the page of `la`, or all that may be in the same large page.
-    pub fn flush_page(&mut self, la: u64, large: bool) {
-        if large {
-            const SHIFT: u32 = LARGE_SHIFT - 12 + 1;
-            let region = la >> LARGE_SHIFT;
-            self.pages.retain(|key, _| key >> SHIFT != region);
-        } else {
-            for privilege in [Privilege::Supervisor, Privilege::User] {
-                self.pages.remove(&key(la, privilege));
+    /// Flushes pages.
+    pub fn flush_page(&mut self, flushed: Flushed) {
+        match flushed.only() {
+            None => self.pages.retain(|key, _| !flushed.has(key >> 1)),
+            Some(page) => {
+                for privilege in [Privilege::Supervisor, Privilege::User] {
+                    self.pages.remove(&key(page << 12, privilege));
+                }
             }
         }
     }
@@ -125,12 +124,12 @@ mod tests {
         assert!(
             pages.find(la, Privilege::User).is_none() && pages.find(la + 0x1000, CPL0).is_none()
         );
-        pages.flush_page(la ^ 0x1000, false);
+        pages.flush_page(Flushed::with(la ^ 0x1000, false));
         assert!(pages.find(la, CPL0).is_some());
         pages.flush(true);
         assert!(pages.find(la, CPL0).is_none() && pages.find(0x1000, CPL0).is_some());
         pages.insert(la, CPL0, hit(0x7000, false));
-        pages.flush_page(la ^ 0x1000, true);
+        pages.flush_page(Flushed::with(la ^ 0x1000, true));
         assert!(pages.find(la, CPL0).is_none() && pages.find(0x1000, CPL0).is_some());
         pages.flush(false);
         assert!(pages.find(0x1000, CPL0).is_none());

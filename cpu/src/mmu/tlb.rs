@@ -24,6 +24,36 @@ const WRITE_TRACKED: u64 = 1 << 62;
 /// See [`Hit::global`].
 const GLOBAL_BIT: u64 = 1;
 
+/// The linear pages that are flushed with the one of an address (SDM Vol. 3A 4.10.4.1, INVLPG).
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Flushed {
+    /// Number of the page.
+    page: u64,
+    /// It may be part of a large page, all of which is flushed.
+    large: bool,
+}
+
+impl Flushed {
+    /// The pages that are flushed with that of `la`, which is part of a large page if `large`.
+    pub fn with(la: u64, large: bool) -> Self {
+        Self {
+            page: la >> 12,
+            large,
+        }
+    }
+
+    /// The page, if it is the only one.
+    pub fn only(self) -> Option<u64> {
+        (!self.large).then_some(self.page)
+    }
+
+    /// Whether the page of this number, which can be sign-extended, is flushed.
+    pub fn has(self, page: u64) -> bool {
+        let size = if self.large { LARGE_SHIFT } else { 12 };
+        (page ^ self.page) << 12 >> size == 0
+    }
+}
+
 /// The part of a translation that every access compares.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
@@ -323,25 +353,21 @@ impl Tlb {
         self.large.add(la);
     }
 
-    /// Flushes one linear page, or the whole large page that it may be part of (SDM Vol. 3A
-    /// 4.10.4.1, INVLPG). Returns whether it may be part of one.
+    /// Flushes one linear page, or the whole large page that it may be part of. Returns whether it
+    /// may be part of one.
     pub fn flush_page(&mut self, la: u64) -> bool {
         let large = self.large.may_have(la);
-        self.fetched.flush_page(la, large);
+        let flushed = Flushed::with(la, large);
+        self.fetched.flush_page(flushed);
         for table in self.used() {
+            let slots = match large {
+                true => &mut table.slots[..],
+                false => std::slice::from_mut(&mut table.slots[Self::index(la)]),
+            };
             // Page 0 is flushed with empty entries, which stay so.
-            if large {
-                const SHIFT: u32 = LARGE_SHIFT - 12;
-                for e in table.slots.iter_mut().flat_map(|slot| &mut slot.0) {
-                    if e.page() >> SHIFT == Self::page(la) >> SHIFT {
-                        *e = EMPTY;
-                    }
-                }
-            } else {
-                for e in &mut table.slots[Self::index(la)].0 {
-                    if e.page() == Self::page(la) {
-                        *e = EMPTY;
-                    }
+            for entry in slots.iter_mut().flat_map(|slot| &mut slot.0) {
+                if flushed.has(entry.page()) {
+                    *entry = EMPTY;
                 }
             }
         }
