@@ -309,6 +309,22 @@ fn run(soft: &mut SoftCpu) -> Exit {
     exit
 }
 
+/// Checks that the run ends at [`LIMIT`], with the next instruction at `rip`.
+fn ends_at_its_limit(soft: &mut SoftCpu, rip: u64) {
+    assert_eq!((run(soft), soft.cpu.rip), (Exit::Deadline, rip));
+}
+
+/// A guest whose handler of #DB has a stack of its own.
+fn with_debug_stack() -> Guest {
+    let mut g = Guest::kernel(|a| a.ud2());
+    let gate = Gate {
+        ist: 1,
+        ..Gate::default()
+    };
+    g.gate(vector::DB, gate);
+    g
+}
+
 fn outcome(soft: &mut SoftCpu) -> Outcome {
     let at = soft.cpu.rip;
     if run(soft) == Exit::Shutdown {
@@ -364,14 +380,7 @@ fn a_signal_ends_the_run_while_an_exception_is_raised_again_and_again() {
 
 #[test]
 fn a_watchpoint_on_the_stack_of_its_own_handler_does_not_keep_the_run_from_its_end() {
-    let mut g = Guest::kernel(|a| a.ud2());
-    g.gate(
-        vector::DB,
-        Gate {
-            ist: 1,
-            ..Gate::default()
-        },
-    );
+    let mut g = with_debug_stack();
     g.update(|s| {
         s.sys.dr[0] = crate::common::IST1 - 8;
         // G0, a write of 4 bytes.
@@ -379,8 +388,7 @@ fn a_watchpoint_on_the_stack_of_its_own_handler_does_not_keep_the_run_from_its_e
         s.pending = Some(PendingEvent::Debug(dr6::BS));
     });
     for mut soft in processors(&g) {
-        assert_eq!(run(&mut soft), Exit::Deadline);
-        assert_eq!(soft.cpu.rip, handler(vector::DB));
+        ends_at_its_limit(&mut soft, handler(vector::DB));
         soft.cpu.signals().raise(Signals::KICK);
         assert_eq!(soft.run(u64::MAX), Exit::Kick);
     }
@@ -388,22 +396,14 @@ fn a_watchpoint_on_the_stack_of_its_own_handler_does_not_keep_the_run_from_its_e
 
 #[test]
 fn an_instruction_breakpoint_in_its_own_handler_does_not_keep_the_run_from_its_end() {
-    let mut g = Guest::kernel(|a| a.ud2());
-    g.gate(
-        vector::DB,
-        Gate {
-            ist: 1,
-            ..Gate::default()
-        },
-    );
+    let mut g = with_debug_stack();
     g.update(|s| {
         s.sys.dr[0] = handler(vector::DB);
         s.sys.dr7 |= 2;
         s.rip = handler(vector::DB);
     });
     for mut soft in processors(&g) {
-        assert_eq!(run(&mut soft), Exit::Deadline);
-        assert_eq!(soft.cpu.rip, handler(vector::DB));
+        ends_at_its_limit(&mut soft, handler(vector::DB));
     }
 }
 
@@ -425,39 +425,38 @@ fn interrupts_that_are_raised_again_at_once_do_not_keep_the_run_from_its_end() {
     }
     g.update(|s| s.rflags |= rflags::IF);
     g.soft.soft_only("it counts instructions");
-    assert_eq!(run(&mut g.soft), Exit::Deadline);
-    assert_eq!(g.soft.cpu.rip, handler(0x41));
+    ends_at_its_limit(&mut g.soft, handler(0x41));
+}
+
+/// A guest at CPL 3 with this code, and a stack in its page.
+fn with_stack_in_code(code: &[u8], top: u64) -> Guest {
+    let mut g = Guest::new();
+    protected::<USER_GATE>(&mut g);
+    g.write_bytes(USER, code);
+    g.update(|s| {
+        s.rflags &= !rflags::AC;
+        s.gpr[gpr::RSP] = top;
+    });
+    g
 }
 
 /// A handler at the level of the program, on a stack in the bytes that were decoded.
 #[test]
 fn an_event_is_delivered_on_a_stack_that_is_decoded_code() {
-    let mut g = Guest::new();
-    protected::<USER_GATE>(&mut g);
     // UD2; the stack grows down from here.
     let top = USER + 0x20;
-    g.write_bytes(USER, &[0x0F, 0x0B]);
-    g.update(|s| {
-        s.rflags &= !rflags::AC;
-        s.gpr[gpr::RSP] = top;
-    });
+    let mut g = with_stack_in_code(&[0x0F, 0x0B], top);
     for mut soft in processors(&g) {
-        assert_eq!(run(&mut soft), Exit::Deadline);
-        assert_eq!((soft.cpu.rip, soft.cpu.gpr[gpr::RSP]), (HANDLER, top - 12));
+        ends_at_its_limit(&mut soft, HANDLER);
+        assert_eq!(soft.cpu.gpr[gpr::RSP], top - 12);
         assert_eq!(g.read(top - 12) as u32, USER as u32);
         g.write_bytes(USER, &[0x0F, 0x0B]);
     }
 
     // The push changes the instruction that follows: it is decoded again.
-    let mut g = Guest::new();
-    protected::<USER_GATE>(&mut g);
-    g.write_bytes(HANDLER, &[0xCF]);
     let code = counter();
-    g.write_bytes(USER, &code);
-    g.update(|s| {
-        s.rflags &= !rflags::AC;
-        s.gpr[gpr::RSP] = USER + 0x40;
-    });
+    let mut g = with_stack_in_code(&code, USER + 0x40);
+    g.write_bytes(HANDLER, &[0xCF]);
     for mut soft in processors(&g) {
         g.write_bytes(USER, &code);
         soft.revalidate();
