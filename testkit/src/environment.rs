@@ -1,4 +1,5 @@
-//! What system software sets up before it runs a program: memory contents and processor state.
+//! The environment of a program, as system software sets it up: memory contents and processor
+//! state.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

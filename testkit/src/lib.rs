@@ -71,7 +71,7 @@ pub use processor::Processor;
 use iced_x86::IcedError;
 use iced_x86::code_asm::CodeAssembler;
 
-/// What a function that assembles instructions returns.
+/// The result of a function that assembles instructions.
 pub type Emit = Result<(), IcedError>;
 
 /// Assembles a program for code of `bitness` bits at address `at`.

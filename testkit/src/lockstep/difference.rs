@@ -1,4 +1,4 @@
-//! What differs between two machines, and a report of it.
+//! Finds and reports the differences between two machines.
 
 use std::fmt::{self, Write as _};
 use std::sync::atomic::Ordering;
@@ -24,7 +24,7 @@ pub struct Difference {
     pub run: u64,
     /// The length of that run in instructions.
     pub length: u64,
-    /// What differs, and the last instructions.
+    /// A report of the differences, and the last instructions.
     pub what: String,
 }
 

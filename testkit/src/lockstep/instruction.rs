@@ -10,7 +10,7 @@ use vbts_cpu::Model;
 
 use crate::random::Random;
 
-/// What the bytes of an instruction are drawn for.
+/// The instructions that random bytes favour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Group {
     /// All opcodes, mostly those of general registers.

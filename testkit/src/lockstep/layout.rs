@@ -77,7 +77,7 @@ const DESCRIPTORS: &[(u16, u64)] = &[
     (TSS_SELECTORS[1], tss(0x4100)),
 ];
 
-/// What each processor has of its own.
+/// The memory of one processor, by its number: tables and stacks that it does not share.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Area(pub usize);
 

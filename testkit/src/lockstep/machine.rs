@@ -30,7 +30,7 @@ pub(super) struct Processor {
 }
 
 impl Processor {
-    /// What the log for the VMM has so far, without times.
+    /// Returns the entries of the log for the VMM so far, without times.
     pub fn log(&mut self) -> Vec<LogEntry> {
         self.soft.cpu.flush_log();
         self.log.0.lock().unwrap().clone()
@@ -76,7 +76,7 @@ impl Machine {
         let memory = ram.for_cpu();
         let processor = |(id, state)| {
             let mut platform = TestPlatform::default();
-            // What devices return depends on the time.
+            // The values that devices return depend on the time.
             platform.open_bus = OpenBus::Varying;
             let platform = Arc::new(platform);
             let signals = platform.signals.clone();

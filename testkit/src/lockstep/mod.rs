@@ -55,7 +55,7 @@ const INSTRUCTIONS: u64 = 20_000;
 const HOST_MXCSR: u32 = 0x1F80;
 const MXCSR_FLAGS: u32 = 0x3F;
 
-/// What a program has done.
+/// Counts of a program's work.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Ran {
     /// Instructions of all processors.

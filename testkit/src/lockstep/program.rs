@@ -18,7 +18,7 @@ use crate::lockstep::system::mxcsr;
 use crate::random::Random;
 use crate::{Emit, assemble};
 
-/// What a program is about.
+/// The part of the processor that a program stresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Family {
     /// Instructions of general registers, branches, calls and strings.
@@ -104,7 +104,7 @@ impl Family {
 /// All that a program is made of. The same recipe is the same program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recipe {
-    /// What it is about.
+    /// The part of the processor that it stresses.
     pub family: Family,
     /// The seed of all but the steps: of the processor's state, data, slots, and of when runs end.
     pub settings: u64,
@@ -178,7 +178,7 @@ pub(super) struct Program {
     pub schedule: Schedule,
     /// Whether the branches are logged for the VMM.
     pub logs: bool,
-    /// What memory holds beside that of [`BASE`](super::layout::BASE).
+    /// Contents of memory by address, in addition to those of [`BASE`](super::layout::BASE).
     pub memory: Vec<(u64, Vec<u8>)>,
     /// The processors.
     pub states: Vec<ArchState>,

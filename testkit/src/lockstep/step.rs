@@ -11,7 +11,7 @@ use crate::lockstep::{slot, system};
 use crate::platform::{INTERRUPT_PORT, NMI_PORT};
 use crate::random::Random;
 
-/// What a program does next.
+/// The kind of a step of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// An instruction of general registers.
