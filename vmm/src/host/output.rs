@@ -397,4 +397,4 @@ fn unblocked(file: &File) -> Option<File> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

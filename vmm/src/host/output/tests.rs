@@ -5,18 +5,27 @@ use std::io::{Read, Seek};
 use std::time::Duration;
 use vbts_cpu::Signals;
 
+/// Files to which no byte can be written, and the error. The second one is the memory of this
+/// process at address 0.
+pub(crate) const BROKEN: [(&str, &str); 2] = [
+    ("/dev/full", "No space left"),
+    ("/proc/self/mem", "Input/output error"),
+];
+
 #[test]
-fn a_full_disk_is_an_error() {
-    let mut full = Output::create(Path::new("/dev/full")).unwrap();
-    let error = format!("{:#}", anyhow::Error::from(full.write(b"x").unwrap_err()));
-    assert!(
-        error.contains("/dev/full") && error.contains("No space left"),
-        "{error}"
-    );
-    assert!(
-        matches!(full.write(b"x"), Err(OutputError::Closed(_))),
-        "a later write fails at once"
-    );
+fn a_full_or_broken_disk_is_an_error() {
+    for (path, message) in BROKEN {
+        let file = File::options().write(true).open(path).unwrap();
+        let mut broken = Output::new(file, path);
+        let error = broken.write(b"x").unwrap_err();
+        let error = format!("{:#}", anyhow::Error::from(error));
+        let expected = format!("Cannot write to {path}: {message}");
+        assert!(error.starts_with(&expected), "{error}");
+        assert!(
+            matches!(broken.write(b"x"), Err(OutputError::Closed(_))),
+            "a later write fails at once"
+        );
+    }
 }
 
 #[test]

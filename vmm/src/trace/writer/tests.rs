@@ -10,6 +10,7 @@ use vbts_trace::{Branch, Event};
 
 use super::*;
 use crate::host::Unit;
+use crate::host::output::tests::BROKEN;
 use crate::trace::btrace::Btrace;
 use crate::trace::destination::{Destination, StdoutUse, TraceTo};
 use crate::trace::format::tests::symbols;
@@ -305,14 +306,16 @@ fn a_full_disk_has_the_blocks_that_the_message_counts() {
 }
 
 #[test]
-fn a_full_disk_is_reported_once() {
-    let full = File::options().write(true).open("/dev/full").unwrap();
-    let writer = writer(&full, None);
-    let error = (0..).find_map(|_| writer.put(branches(1)).err()).unwrap();
-    assert!(
-        matches!(error, WriterError::Output(OutputError::Write { .. })),
-        "{error}"
-    );
-    assert!(writer.take_closed().is_ok());
-    writer.put(branches(1)).unwrap();
+fn a_full_or_broken_disk_is_reported_once() {
+    for (path, _) in BROKEN {
+        let broken = File::options().write(true).open(path).unwrap();
+        let writer = writer(&broken, None);
+        let error = (0..).find_map(|_| writer.put(branches(1)).err()).unwrap();
+        assert!(
+            matches!(error, WriterError::Output(OutputError::Write { .. })),
+            "{path}: {error}"
+        );
+        assert!(writer.take_closed().is_ok());
+        writer.put(branches(1)).unwrap();
+    }
 }
