@@ -9,8 +9,9 @@
 
 #define GROUP		"/cgroup/frozen"
 #define PARTS		200
-/* How often the tasks are frozen in a test, at least */
+/* How often the tasks are frozen in a test, at least, and how often they are suspended at most */
 #define ROUNDS		5
+#define MAX_SUSPENDS	20
 
 /* Returns 0 with a reason in `why` if there are no groups that can be frozen. */
 static int make_group(void)
@@ -253,8 +254,10 @@ static int test_suspend(void)
 			_exit(trace(buffers[i].records, buffers[i].flags, 0) ? 1 : 0);
 		CHECK(tracer > 0);
 		while (!waitpid(tracer, &status, WNOHANG)) {
-			TRY(suspend());
-			rounds++;
+			if (rounds < MAX_SUSPENDS) {
+				TRY(suspend());
+				rounds++;
+			}
 			usleep(3000);
 		}
 		CHECK(rounds >= ROUNDS || status);
