@@ -1,14 +1,44 @@
-//! The buffer: where a record goes, and what its storing changes in the DS area.
+//! The BTS buffer: choosing the slot for a branch record, storing the record, and updating the DS
+//! area.
 //!
-//! The manual leaves three things undefined. Each decision here loses a record rather than write
-//! where software did not ask:
+//! The DS area describes the buffer with four linear addresses: base, index, absolute maximum and
+//! threshold (SDM Vol. 3B 17.4.9). The processor stores each record at the index and then advances
+//! the index. IA32_DEBUGCTL.BTINT selects what happens towards the end of the buffer:
 //!
-//! * A record is stored iff all of it lies below the absolute maximum. That is right for a maximum
-//!   of `base + n * 24` (Linux) and for the manual's "plus 1" (17.4.9.2).
-//! * A DS area that is inconsistent, or that faults, drops the record. A processor cannot take a
-//!   fault here.
-//! * The index moves only after its record is in the buffer, and the record is written only if the
-//!   index can be: a dropped record leaves the buffer and the DS area as they were.
+//! * BTINT clear: the buffer is circular. When no further record fits, the index wraps to the base.
+//! * BTINT set: the record that takes the index across the threshold raises a
+//!   performance-monitoring interrupt (PMI), so that software can empty the buffer in time. Once
+//!   the buffer is full, records are dropped.
+//!
+//! For example, three slots of 24 bytes from 0x1000 to 0x1048, with the threshold at 0x1030:
+//!
+//! ```text
+//!           BTINT clear             BTINT set
+//!  branch   slot      new index     slot      new index
+//!  1        0x1000    0x1018        0x1000    0x1018
+//!  2        0x1018    0x1030        0x1018    0x1030      crosses the threshold: PMI
+//!  3        0x1030    0x1000        0x1030    0x1048      fills the buffer
+//!  4        0x1000    0x1018        dropped   0x1048
+//! ```
+//!
+//! Three cases are undefined in the manual. In each of them the recorder would rather lose a record
+//! than write where software did not ask for one:
+//!
+//! * The end of the buffer. Linux sets the absolute maximum to `base + n * 24`, while the manual
+//!   asks for one byte more (17.4.9.2). A record is stored only if it ends at or below the absolute
+//!   maximum, so the buffer holds `n` records under either convention.
+//! * Faults and inconsistent fields. A processor cannot take a fault while it stores a record, so a
+//!   fault in the DS area or in the slot drops the record, as do misaligned or inconsistent fields.
+//! * Partial updates. The recorder makes sure that the index is writable before it writes the
+//!   record, and moves the index last, so that a dropped record leaves the buffer and the DS area
+//!   unchanged. The only exception is a guest that maps the buffer over its own page tables.
+//!
+//! # The window
+//!
+//! Most records only fill the slot at the index and advance it. [`DsArea::window`] computes how
+//! many consecutive slots are of this kind, so that the processor can fill them without reading the
+//! DS area again. In the example, the window at 0x1000 covers two slots with BTINT clear, because
+//! the third record wraps, and one with BTINT set, because the second record raises the PMI.
 
 use std::mem::offset_of;
 
@@ -17,56 +47,60 @@ use thiserror::Error;
 use crate::ds_area::{BranchRecord, BtsFields, RECORD_SIZE};
 use crate::formats::{Format, Word};
 
-/// Access to linear addresses with supervisor privilege through the guest's page tables.
+/// Guest memory as the Debug Store accesses it: by linear address, through the guest's page tables,
+/// and with supervisor privilege (17.4.9).
 ///
-/// Accesses set the accessed and dirty flags and may cross a page. They are all or nothing: one
-/// that fails anywhere has changed no byte. They never raise an exception in the guest. The
-/// recorder passes canonical ranges that don't wrap around.
+/// Accesses may cross a page boundary, and set the accessed and dirty flags. An access that fails
+/// changes no byte and raises no exception in the guest. The recorder passes only canonical ranges
+/// that do not wrap around.
 pub trait DsMemory {
-    /// Reads `N` words at `la`, which need not be aligned, that the recorder is about to
-    /// update: fails where a write would fail, and sets dirty.
+    /// Reads `N` words at `la`, which need not be aligned, as the first half of an update: the read
+    /// fails where a write would fail, and sets the dirty flag.
     ///
-    /// Word by word: a wider load that covers the index, which the record before has just stored,
-    /// waits for that store to reach the cache.
+    /// Implementations should load word by word. A wider load that spans the index, which the
+    /// previous record has just stored, defeats the host's store-to-load forwarding and stalls
+    /// until that store reaches the cache.
     fn read<W: Word, const N: usize>(&mut self, la: u64) -> Result<[W; N], DsFault>;
 
-    /// Writes `N` words at `la`, which need not be aligned.
+    /// Writes `words` at `la`, which need not be aligned.
     fn write<W: Word, const N: usize>(&mut self, la: u64, words: &[W; N]) -> Result<(), DsFault>;
 }
 
-/// Why [`DsMemory`] could not make an access.
+/// Why a [`DsMemory`] access failed.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum DsFault {
-    /// No translation, or one that faults for another reason than write protection.
+    /// The address has no translation, or its translation faults for a reason other than write
+    /// protection.
     #[error("not mapped")]
     Unmapped,
-    /// The page may not be written.
+    /// The page is write-protected.
     #[error("write-protected")]
     ReadOnly,
-    /// Translated to an address that is not RAM.
+    /// The address translates to something other than RAM, such as a device.
     #[error("not backed by memory")]
     NotRam,
 }
 
-/// Why a record was dropped, or a DS area is malformed.
+/// Why [`DsArea::store`] dropped a record, or [`DsArea::check`] found the fields malformed.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq, Hash)]
 pub enum DropReason {
-    /// BTINT is set and no room is left before the absolute maximum.
+    /// BTINT is set, and no record fits between the index and the absolute maximum.
     #[error("the index is at the absolute maximum")]
     Full,
-    /// The buffer does not hold one record.
+    /// The buffer is smaller than one record, or the absolute maximum is below the base.
     #[error("the buffer does not hold one record")]
     TooSmall,
     /// The index is below the base or above the absolute maximum.
     #[error("the index is outside of the buffer")]
     IndexOutside,
-    /// The base or the index is not on a dword boundary.
+    /// The base or the index is not dword-aligned (17.4.9.2).
     #[error("the base or the index is not on a dword boundary")]
     Misaligned,
-    /// The DS area or the slot lies at least partly outside the canonical addresses.
+    /// The DS area or the slot includes a non-canonical address.
     #[error("an address is not canonical")]
     NonCanonical,
-    /// The DS area wraps around the end of the address space.
+    /// The DS area extends past the end of the address space, which is at 2^32 in the 32-bit
+    /// format.
     #[error("the area wraps around the end of the address space")]
     WrapAround,
     /// The DS area or the slot is not mapped.
@@ -75,7 +109,7 @@ pub enum DropReason {
     /// The DS area or the slot is write-protected.
     #[error("it is write-protected")]
     ReadOnly,
-    /// The DS area or the slot is not backed by memory.
+    /// The DS area or the slot is not in RAM.
     #[error("it is not backed by memory")]
     NotRam,
 }
@@ -90,46 +124,44 @@ impl From<DsFault> for DropReason {
     }
 }
 
-/// What became of a record that was stored.
+/// Outcome of a successful [`DsArea::store`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Stored {
-    /// It is in the buffer.
+    /// The record is in the buffer.
     Stored,
-    /// It is in the buffer and took the index across the threshold with BTINT set: signal a
-    /// performance-monitoring interrupt through LVTPC.
+    /// The record is in the buffer and, with BTINT set, has taken the index across the threshold:
+    /// the caller must signal a performance-monitoring interrupt through LVTPC.
     StoredAndPmi,
 }
 
-/// The DS area as IA32_DS_AREA and IA32_DEBUGCTL select it.
+/// The DS area that IA32_DS_AREA selects, with the bits of IA32_DEBUGCTL that affect a store.
 #[derive(Clone, Copy, Debug)]
 pub struct DsArea {
     pub(crate) la: u64,
     pub(crate) format: Format,
-    /// The flag "branch predicted" of each record.
+    /// The "branch predicted" flag for each record (17.4.9.1).
     pub(crate) predicted: bool,
-    /// BTINT is set.
     pub(crate) btint: bool,
-    /// Set when no record can be stored at `la`.
+    /// Why `la` cannot hold a DS area, or `None`. Determined when IA32_DS_AREA is written, so that
+    /// [`Self::store`] does not check the address each time.
     pub(crate) unusable: Option<DropReason>,
 }
 
-/// Where the next record goes, and what storing it does.
+/// The slot for the next record, and the effects of storing a record there.
 struct Placement {
     /// Linear address of the record.
     slot: u64,
-    /// The new index.
-    next: u64,
-    /// The index crosses the threshold with BTINT set.
-    interrupts: bool,
+    new_index: u64,
+    raises_pmi: bool,
 }
 
 impl DsArea {
-    /// Stores a branch. Both addresses are linear; outside 64-bit mode the caller zero-extends
-    /// them.
+    /// Stores the branch from `from` to `to`. Both are linear addresses; outside 64-bit mode the
+    /// caller zero-extends them.
     ///
     /// # Errors
-    /// Why there is no record.
+    /// The reason for dropping the record.
     #[inline]
     pub fn store<M: DsMemory>(self, mem: &mut M, from: u64, to: u64) -> Result<Stored, DropReason> {
         match self.format {
@@ -138,7 +170,6 @@ impl DsArea {
         }
     }
 
-    /// [`Self::store`] in the format with these words.
     #[inline(always)]
     fn store_words<W: Word, M: DsMemory>(
         self,
@@ -150,25 +181,26 @@ impl DsArea {
             return Err(reason);
         }
         let fields = BtsFields::from_words(mem.read::<W, 4>(self.la)?);
-        let place = self.place(&fields, self.format.record_size())?;
+        let placement = self.place(&fields, self.format.record_size())?;
         let record = BranchRecord {
             from,
             to,
             predicted: self.predicted,
         };
-        mem.write(place.slot, &record.to_words::<W>())?;
-        // Cannot fail after the read above, unless the guest maps the buffer over its own page
+        mem.write(placement.slot, &record.to_words::<W>())?;
+        // The read above has shown that the index is writable, so this write fails only if the
+        // record itself has unmapped the DS area: the guest can map the buffer over its page
         // tables.
-        let index = [W::truncate(place.next)];
+        let index = [W::truncate(placement.new_index)];
         mem.write(self.la + self.format.index_offset(), &index)?;
-        Ok(if place.interrupts {
+        Ok(if placement.raises_pmi {
             Stored::StoredAndPmi
         } else {
             Stored::Stored
         })
     }
 
-    /// Finds the place of the next record, which has this size.
+    /// Chooses the slot for the next record, of `record_size` bytes.
     #[inline(always)]
     fn place(self, fields: &BtsFields, record_size: u64) -> Result<Placement, DropReason> {
         let BtsFields {
@@ -186,13 +218,14 @@ impl DsArea {
         if index < base || index > absolute_maximum {
             return Err(DropReason::IndexOutside);
         }
-        // No addition below overflows: a record that fits ends at or below the absolute maximum.
+        // The additions below cannot overflow: the slot ends at or below the absolute maximum.
         let slot = if absolute_maximum - index >= record_size {
             index
         } else if self.btint {
             return Err(DropReason::Full);
         } else {
-            // Software cleared BTINT on a full buffer and left the index where it was.
+            // Filling the last slot of a circular buffer wraps the index, so software has put it
+            // here, for example by clearing BTINT on a full buffer.
             base
         };
         let end = slot + record_size;
@@ -202,12 +235,15 @@ impl DsArea {
         let wraps = !self.btint && absolute_maximum - end < record_size;
         Ok(Placement {
             slot,
-            next: if wraps { base } else { end },
-            interrupts: self.btint && slot < threshold && threshold <= end,
+            new_index: if wraps { base } else { end },
+            // The interrupt is raised on the crossing alone: records that follow before the handler
+            // resets the index do not raise it again.
+            raises_pmi: self.btint && slot < threshold && threshold <= end,
         })
     }
 
-    /// The fields in the first bytes of a DS management area. The 32-bit format uses half of them.
+    /// Parses the fields in the first bytes of a DS management area. The 32-bit format uses only
+    /// the first half of `bytes`.
     #[must_use]
     pub fn fields(self, bytes: &[u8; BtsFields::SIZE]) -> BtsFields {
         match self.format {
@@ -227,10 +263,10 @@ impl DsArea {
         self.format.fields_size() as usize
     }
 
-    /// Checks what the manual requires of the fields when recording begins (17.4.9.2): the buffer
-    /// holds a record, and the base is at or below the index, which is below the absolute maximum.
-    /// The manual leaves undefined how a processor handles another index. [`Self::store`] accepts
-    /// more of them.
+    /// Checks the fields as the manual requires them when recording begins (17.4.9.2): the buffer
+    /// holds at least one record, the base is at or below the index, and the index is below the
+    /// absolute maximum. The manual leaves undefined how a processor treats other values;
+    /// [`Self::store`] accepts some of them.
     ///
     /// # Errors
     /// The reason why the fields are malformed.
@@ -238,36 +274,36 @@ impl DsArea {
         if let Some(reason) = self.unusable {
             return Err(reason);
         }
-        // The place of a record exists in all these cases but the last, in which software has left
-        // the index of a full buffer where it was.
+        // With BTINT clear, `place` wraps the index of a full buffer, which is malformed here.
         let interrupting = Self {
             btint: true,
             ..self
         };
         match interrupting.place(fields, self.format.record_size()) {
-            // The manual's maximum is a byte higher, so that the index of a full buffer is below.
+            // The absolute maximum is one byte higher in the manual's convention, so that the index
+            // of a full buffer is below it.
             Err(DropReason::Full) if fields.index < fields.absolute_maximum => Ok(()),
-            place => place.map(|_| ()),
+            placement => placement.map(|_| ()),
         }
     }
 
-    /// Whether [`Self::window`] can have a slot: the format is the 64-bit one, and records have no
-    /// flags.
+    /// Returns whether [`Self::window`] can contain slots. Windows exist only for 64-bit records
+    /// without flags.
     #[inline]
     #[must_use]
     pub const fn has_windows(self) -> bool {
         matches!(self.format, Format::Bits64) && !self.predicted
     }
 
-    /// The window that begins at the index: all slots that [`Self::store`] would fill one after the
-    /// other, only advancing the index each time. It is empty if the next record would be dropped,
-    /// wrap the buffer or cause an interrupt.
+    /// Returns the window at the index: the slots that consecutive calls of [`Self::store`] would
+    /// fill, each doing no more than advance the index. The window is empty if the next record
+    /// would be dropped, wrap the buffer or raise an interrupt.
     ///
-    /// Only records of the 64-bit format without flags have windows, so that what fills them needs
-    /// no other case. A window for others is empty.
+    /// Records in the 32-bit format or with flags have no window, so that the code that fills
+    /// windows has a single case to handle.
     ///
     /// The window is valid as long as the DS area keeps these `fields`, apart from the index, and
-    /// as long as the memory of the slots can be written.
+    /// the memory of the slots stays writable.
     #[inline]
     #[must_use]
     pub fn window(self, fields: &BtsFields) -> Window {
@@ -277,23 +313,22 @@ impl DsArea {
             threshold,
             ..
         } = *fields;
-        let place = self.place(fields, RECORD_SIZE);
-        let plain = place.is_ok_and(|place| place.slot == index);
-        if !self.has_windows() || self.unusable.is_some() || !plain {
+        let placement = self.place(fields, RECORD_SIZE);
+        let fits_at_index = placement.is_ok_and(|placement| placement.slot == index);
+        if !self.has_windows() || self.unusable.is_some() || !fits_at_index {
             return Window::default();
         }
-        // The end is the index of the first record that is not plain. A circular buffer wraps with
-        // its last record, and one with BTINT interrupts with the record that reaches the
-        // threshold.
+        // The window ends at the first slot that does more than advance the index: the last slot of
+        // a circular buffer, which wraps it, or the slot whose record reaches the threshold.
         let end = if !self.btint {
-            above_last_fit(absolute_maximum - RECORD_SIZE)
+            slots_end(absolute_maximum - RECORD_SIZE)
         } else if index < threshold {
-            above_last_fit(absolute_maximum).min(threshold.saturating_sub(RECORD_SIZE))
+            slots_end(absolute_maximum).min(threshold.saturating_sub(RECORD_SIZE))
         } else {
-            above_last_fit(absolute_maximum)
+            slots_end(absolute_maximum)
         };
         let window = Window { index, end };
-        // Slots follow each other up to the non-canonical addresses, but not across them.
+        // A window in the lower half must not run into the non-canonical addresses above it.
         if index <= LOWER_HALF_LAST {
             window.up_to(LOWER_HALF_LAST)
         } else {
@@ -302,57 +337,61 @@ impl DsArea {
     }
 }
 
-/// The last canonical linear address (48 bits) of the lower half.
+/// The last canonical linear address of the lower half (48-bit addresses).
 const LOWER_HALF_LAST: u64 = (1 << 47) - 1;
 
-/// The lowest index at which a record does not fit below `limit`.
-const fn above_last_fit(limit: u64) -> u64 {
+/// Returns the exclusive upper bound for the start of a record that ends at or below `limit`.
+const fn slots_end(limit: u64) -> u64 {
     limit.saturating_sub(RECORD_SIZE - 1)
 }
 
-/// A run of slots that records can fill without another check of the DS area's fields (see
+/// Consecutive slots that records can fill without another check of the DS area (see
 /// [`DsArea::window`]).
+///
+/// `end` bounds the start of a slot, not its last byte, so that one comparison with the index tells
+/// whether a whole record fits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Window {
     /// The BTS index: linear address of the next slot.
     index: u64,
-    /// Slots below this address are in the window.
+    /// Slots that start below this address are in the window.
     end: u64,
 }
 
 impl Window {
-    /// Offset of the index in this type in bytes, for code that is made at run time. Such code may
-    /// advance the index by a record while it is below the end.
+    /// Offset in bytes of the index, a `u64`, for native code. Native code may advance the index by
+    /// one record while it is below the end.
     pub const INDEX_OFFSET: usize = offset_of!(Self, index);
-    /// Offset of the end in this type in bytes.
+    /// Offset in bytes of the end, a `u64`, for native code.
     pub const END_OFFSET: usize = offset_of!(Self, end);
 
-    /// The slots of a buffer that no DS area describes: from `index` up to `end`.
+    /// Creates a window over a buffer that no DS area describes, such as a log in host memory: the
+    /// slots between `index` and `end`.
     #[inline]
     #[must_use]
     pub const fn over(index: u64, end: u64) -> Self {
         Self {
             index,
-            end: above_last_fit(end),
+            end: slots_end(end),
         }
     }
 
-    /// Linear address of the next slot, which is also the BTS index.
+    /// Returns the address of the next slot, which is also the BTS index.
     #[inline(always)]
     #[must_use]
     pub const fn index(&self) -> u64 {
         self.index
     }
 
-    /// Whether no slot is left.
+    /// Returns whether no slot is left.
     #[inline(always)]
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.index >= self.end
     }
 
-    /// Takes the next slot and returns its linear address. The index advances by a record.
+    /// Claims the next slot: returns its address, and advances the index by one record.
     #[inline(always)]
     pub fn take(&mut self) -> Option<u64> {
         let slot = self.index;
@@ -363,24 +402,25 @@ impl Window {
         Some(slot)
     }
 
-    /// Removes the slots that are left.
+    /// Removes the remaining slots.
     #[inline]
     pub fn close(&mut self) {
         self.end = 0;
     }
 
-    /// Keeps the slots whose last byte is at or below `last`.
+    /// Keeps only the slots whose last byte is at or below `last`.
     #[inline]
     #[must_use]
     pub fn up_to(self, last: u64) -> Self {
         Self {
+            // `slots_end(last + 1)`, without its overflow at the end of the address space.
             end: self.end.min(last.saturating_sub(RECORD_SIZE - 2)),
             ..self
         }
     }
 }
 
-/// Whether bits 63 to 47 of a linear address are equal.
+/// Returns whether `la` is canonical for 48-bit linear addresses: bits 63 to 47 are equal.
 #[inline]
 pub(crate) const fn is_canonical(la: u64) -> bool {
     (((la << 16) as i64) >> 16) as u64 == la

@@ -1,4 +1,4 @@
-//! IA32_DEBUGCTL (MSR 0x1D9): what its bits mean and which of them a microarchitecture has.
+//! The bits of IA32_DEBUGCTL (MSR 0x1D9) on each microarchitecture.
 
 use bitflags::bitflags;
 
@@ -8,20 +8,20 @@ bitflags! {
     /// NetBurst places some of these controls at other bits: see [`Layout`].
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct DebugCtl: u64 {
-        /// Record branches in the LBR stack. The processor clears it when it generates #DB
-        /// (17.4.2).
+        /// Record branches in the LBR stack. Cleared when the processor generates #DB (17.4.2).
         const LBR = 1 << 0;
-        /// RFLAGS.TF steps on branches. The processor clears it when it generates #DB (17.4.3).
+        /// RFLAGS.TF single-steps on branches. Cleared when the processor generates #DB (17.4.3).
         const BTF = 1 << 1;
-        /// Send branch trace messages (17.4.4). #DB does not clear it.
+        /// Send branch trace messages (17.4.4). Not cleared by #DB.
         const TR = 1 << 6;
-        /// Messages go to the BTS buffer instead of the bus (17.4.5).
+        /// Store branch trace messages in the BTS buffer instead of sending them on the bus
+        /// (17.4.5).
         const BTS = 1 << 7;
-        /// Clear: the buffer is circular. Set: interrupt at the threshold, and no wrap (17.4.5).
+        /// Interrupt at the threshold and do not wrap. If clear, the buffer is circular (17.4.5).
         const BTINT = 1 << 8;
-        /// No messages at CPL 0 (17.4.5); needs DS-CPL.
+        /// Skip branches to CPL 0 (17.4.5). Requires CPUID.DS-CPL.
         const BTS_OFF_OS = 1 << 9;
-        /// No messages at CPL 1 to 3 (17.4.5); needs DS-CPL.
+        /// Skip branches to CPL 1 to 3 (17.4.5). Requires CPUID.DS-CPL.
         const BTS_OFF_USR = 1 << 10;
         /// Stop the LBR stack on a performance-monitoring interrupt (17.4.7).
         const FREEZE_LBRS_ON_PMI = 1 << 11;
@@ -34,7 +34,7 @@ bitflags! {
     }
 }
 
-/// The microarchitectures that have a Debug Store of their own.
+/// Microarchitectures whose Debug Stores differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Microarchitecture {
     /// Pentium 4 and its Xeons, without Intel 64: MSR_DEBUGCTLA (17.11.1).
@@ -49,46 +49,46 @@ pub enum Microarchitecture {
     Nehalem,
 }
 
-/// Where a microarchitecture keeps its controls, and which bits a write may set. A control that
-/// does not exist has the mask 0.
+/// The masks of the controls in the IA32_DEBUGCTL of a microarchitecture. A control that it lacks
+/// has the mask 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Record branches in the LBR stack.
     pub lbr: u64,
-    /// RFLAGS.TF steps on branches.
+    /// RFLAGS.TF single-steps on branches.
     pub btf: u64,
     /// Send branch trace messages.
     pub tr: u64,
-    /// Messages go to the BTS buffer.
+    /// Store branch trace messages in the BTS buffer.
     pub bts: u64,
-    /// Interrupt at the threshold instead of a circular buffer.
+    /// Interrupt at the threshold and do not wrap.
     pub btint: u64,
-    /// Nothing at CPL 0.
+    /// Skip branches to CPL 0.
     pub bts_off_os: u64,
-    /// Nothing at CPL 1 to 3.
+    /// Skip branches to CPL 1 to 3.
     pub bts_off_usr: u64,
     /// Stop the LBR stack on a performance-monitoring interrupt.
     pub freeze_lbrs_on_pmi: u64,
     /// Stop the counters on a performance-monitoring interrupt.
     pub freeze_perfmon_on_pmi: u64,
-    /// Every bit that is not reserved; a write of any other raises #GP(0).
+    /// All bits that are not reserved. A write that sets another bit raises #GP(0).
     pub writable: u64,
 }
 
 impl Layout {
-    /// All flags of the branch trace: TR, BTS, BTINT and the filters.
+    /// Returns the controls of the branch trace: TR, BTS, BTINT and the filters by CPL.
     #[must_use]
     pub const fn tracing(&self) -> u64 {
         self.tr | self.bts | self.btint | self.bts_off_os | self.bts_off_usr
     }
 
-    /// What #DB clears: LBR and BTF (17.4.2, 17.4.3).
+    /// Returns the controls that #DB clears: LBR and BTF (17.4.2, 17.4.3).
     #[must_use]
     pub const fn cleared_by_db(&self) -> u64 {
         self.lbr | self.btf
     }
 
-    /// MSR_DEBUGCTLA without DS-CPL, which the filters need (17.4.6).
+    /// MSR_DEBUGCTLA without DS-CPL, which the filters by CPL require (17.4.6).
     pub(crate) const NETBURST: Self = Self {
         bts_off_os: 0,
         bts_off_usr: 0,
@@ -136,7 +136,7 @@ impl Layout {
             .bits(),
     };
 
-    /// IA32_DEBUGCTL, with the uncore (17.4.1).
+    /// IA32_DEBUGCTL with the bit of the uncore (17.4.1).
     pub(crate) const NEHALEM: Self = Self {
         writable: DebugCtl::all().bits(),
         ..Self::CORE2
@@ -144,7 +144,7 @@ impl Layout {
 }
 
 impl Microarchitecture {
-    /// The layout of its DEBUGCTL.
+    /// Returns the layout of IA32_DEBUGCTL.
     #[must_use]
     pub const fn layout(self) -> &'static Layout {
         &self.debug_store().layout

@@ -1,33 +1,37 @@
-//! The DS management area and the branch record (SDM Vol. 3B 17.4.9) in both formats.
+//! The fields of the DS management area that BTS uses, and the branch record (SDM Vol. 3B 17.4.9).
+//!
+//! Both types hold 64-bit values, whatever the format. They convert to and from the words of either
+//! format, and, for the 64-bit format, to and from bytes.
 
 use crate::formats::{Format, PREDICTED, Word};
 
-/// Size of a branch record in bytes, in the 64-bit format.
+/// Size of a branch record of the 64-bit format, in bytes.
 pub const RECORD_SIZE: u64 = Format::Bits64.record_size();
 
-/// Offset of the BTS index in the DS management area in bytes, in the 64-bit format.
+/// Offset of the BTS index in a DS management area of the 64-bit format, in bytes.
 pub const DS_INDEX_OFFSET: u64 = Format::Bits64.index_offset();
 
-/// The part of the DS management area that BTS uses: four little-endian words from offset 0. All
-/// are linear addresses.
+/// The part of the DS management area that BTS uses: four little-endian words from offset 0, each a
+/// linear address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BtsFields {
-    /// First byte of the buffer.
+    /// Address of the first record of the buffer.
     pub base: u64,
-    /// Where the next record goes.
+    /// Address of the next record.
     pub index: u64,
-    /// First byte past the buffer; the manual also lets software set it one byte further
-    /// (17.4.9.2).
+    /// Address of the first byte past the buffer (Linux), or of the byte after that one (17.4.9.2).
+    /// No record extends beyond it.
     pub absolute_maximum: u64,
-    /// An index that reaches it asks for an interrupt.
+    /// With BTINT set, the record that takes the index to or past this address raises a
+    /// performance-monitoring interrupt.
     pub threshold: u64,
 }
 
 impl BtsFields {
-    /// Size in memory in bytes, in the 64-bit format.
+    /// Size of the fields in the 64-bit format, in bytes.
     pub const SIZE: usize = Format::Bits64.fields_size() as usize;
 
-    /// The fields of the first words of a DS management area.
+    /// Converts the first four words of a DS management area.
     #[inline]
     #[must_use]
     pub fn from_words<W: Word>(words: [W; 4]) -> Self {
@@ -40,7 +44,7 @@ impl BtsFields {
         }
     }
 
-    /// The fields as they lie in memory. In the 32-bit format, their upper halves are lost.
+    /// Converts the fields to words of memory. The 32-bit format loses their upper halves.
     #[must_use]
     pub fn to_words<W: Word>(self) -> [W; 4] {
         [
@@ -51,7 +55,7 @@ impl BtsFields {
         ]
     }
 
-    /// Reads the fields from the first bytes of a DS management area of the 64-bit format.
+    /// Parses the first bytes of a DS management area of the 64-bit format.
     #[inline]
     #[must_use]
     pub const fn from_bytes(bytes: &[u8; Self::SIZE]) -> Self {
@@ -63,7 +67,7 @@ impl BtsFields {
         }
     }
 
-    /// The fields as they lie in memory in the 64-bit format, in bytes.
+    /// Serialises the fields in the 64-bit format.
     #[must_use]
     pub fn to_bytes(self) -> [u8; Self::SIZE] {
         let mut bytes = [0; Self::SIZE];
@@ -74,19 +78,20 @@ impl BtsFields {
     }
 }
 
-/// A branch record: three words, of which the last has the flags.
+/// A branch record: three words, the last of which contains the flags (17.4.9.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct BranchRecord {
-    /// Linear address of the branch instruction, or the return address that an interrupt saves.
+    /// Linear address of the branch instruction. For an interrupt or exception, the return address
+    /// that its delivery saves.
     pub from: u64,
-    /// Linear address of the target.
+    /// Linear address of the branch target.
     pub to: u64,
-    /// The flag "branch predicted". It is clear where a microarchitecture does not have it.
+    /// The "branch predicted" flag. Clear on microarchitectures without the flag.
     pub predicted: bool,
 }
 
 impl BranchRecord {
-    /// A record without flags.
+    /// Creates a record without flags.
     #[inline]
     #[must_use]
     pub const fn new(from: u64, to: u64) -> Self {
@@ -97,7 +102,7 @@ impl BranchRecord {
         }
     }
 
-    /// Reads a record.
+    /// Converts the three words of a record. Undefined flags are ignored.
     #[inline]
     #[must_use]
     pub fn from_words<W: Word>(words: [W; 3]) -> Self {
@@ -109,7 +114,8 @@ impl BranchRecord {
         }
     }
 
-    /// The record as it lies in memory.
+    /// Converts the record to words of memory. The 32-bit format loses the upper halves of the
+    /// addresses.
     #[inline]
     #[must_use]
     pub fn to_words<W: Word>(self) -> [W; 3] {
@@ -121,14 +127,14 @@ impl BranchRecord {
         ]
     }
 
-    /// Reads a record of the 64-bit format.
+    /// Parses a record of the 64-bit format.
     #[inline]
     #[must_use]
     pub fn from_bytes(bytes: &[u8; RECORD_SIZE as usize]) -> Self {
         Self::from_words([word(bytes, 0), word(bytes, 8), word(bytes, 16)])
     }
 
-    /// The record as it lies in memory in the 64-bit format, in bytes.
+    /// Serialises the record in the 64-bit format.
     #[must_use]
     pub fn to_bytes(self) -> [u8; RECORD_SIZE as usize] {
         let mut bytes = [0; RECORD_SIZE as usize];
@@ -139,7 +145,7 @@ impl BranchRecord {
     }
 }
 
-/// The little-endian word at byte `at`, which every caller gives as a constant inside the array.
+/// Returns the little-endian word at offset `at`. Each caller passes a constant inside the array.
 #[inline]
 const fn word<const N: usize>(bytes: &[u8; N], at: usize) -> u64 {
     let mut word = 0;

@@ -1,5 +1,5 @@
-//! The formats of the Debug Store: how a processor lays out the DS management area and the branch
-//! records (SDM Vol. 3B 17.4.9), as one table.
+//! One table of the Debug Stores: for each microarchitecture the bits of IA32_DEBUGCTL, the format
+//! of the DS management area and branch records (SDM Vol. 3B 17.4.9), and the flags of a record.
 
 use crate::debugctl::{Layout, Microarchitecture};
 
@@ -8,17 +8,17 @@ pub trait Word: sealed::Sealed + Copy {
     /// Size in bytes.
     const SIZE: u64;
 
-    /// The low bytes of `value`.
+    /// Returns the low [`Self::SIZE`] bytes of `value`.
     #[must_use]
     fn truncate(value: u64) -> Self;
 
-    /// The word, zero-extended.
+    /// Zero-extends the word.
     #[must_use]
     fn extend(self) -> u64;
 }
 
 mod sealed {
-    /// Keeps [`super::Word`] to plain integers, which memory of any content holds.
+    /// Restricts [`super::Word`] to integers, for which every content of memory is a valid value.
     pub trait Sealed {}
     impl Sealed for u32 {}
     impl Sealed for u64 {}
@@ -52,9 +52,9 @@ impl Word for u64 {
     }
 }
 
-/// A format of the DS management area and of the branch record. Both consist of words of one size:
-/// the area begins with the base, the index, the absolute maximum and the threshold of the buffer,
-/// and a record has the source, the target and flags.
+/// The size of the words of the DS management area and of the branch record. The area begins with
+/// the base, index, absolute maximum and threshold of the BTS buffer; a record consists of source,
+/// target and flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Format {
     /// Words of four bytes (figures "DS Save Area" and "32-bit Branch Trace Record Format").
@@ -93,56 +93,57 @@ impl Format {
     }
 }
 
-/// The flag "branch predicted" in the flags of a record (17.4.9.1). The other bits are undefined,
-/// and 0 here.
+/// The "branch predicted" flag of a record (17.4.9.1). The manual leaves the other flags undefined;
+/// the recorder stores them as 0.
 pub(crate) const PREDICTED: u64 = 1 << 4;
 
 /// The Debug Store of a microarchitecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DebugStore {
-    /// The bits of DEBUGCTL.
+    /// The bits of IA32_DEBUGCTL.
     pub layout: Layout,
-    /// The layout of the DS area. DTES64 selects the 64-bit format in every mode. Without it, a
-    /// processor outside IA-32e mode uses the 32-bit one (17.4.9), as those do that lack Intel 64.
+    /// The format of the DS area and of records. CPUID.DTES64 selects the 64-bit format in every
+    /// mode. Processors without DTES64 use the 32-bit format outside IA-32e mode (17.4.9), and the
+    /// ones modelled here without it have no IA-32e mode.
     pub format: Format,
-    /// Records have the flag "branch predicted". It is set in each record: this processor does not
-    /// predict, and so never mispredicts.
+    /// Whether records contain the "branch predicted" flag. The recorder then sets it in every
+    /// record, because a software processor never mispredicts.
     pub has_predicted: bool,
 }
 
 impl Microarchitecture {
-    /// Its Debug Store.
+    /// Returns the Debug Store of this microarchitecture.
     #[must_use]
     pub const fn debug_store(self) -> &'static DebugStore {
         match self {
-            // MSR_DEBUGCTLA (17.11.1), and the flag "branch predicted", which 17.4.9.1 only denies
-            // to Core and Atom. The manual does not say which format these processors use. The
-            // Linux patches of 2007 use pointers of 32 bits in 32-bit mode.
+            // MSR_DEBUGCTLA (17.11.1). 17.4.9.1 denies the "branch predicted" flag to Core and Atom
+            // only. The manual does not name the format; the Linux patches of 2007 read 32-bit
+            // words from these processors in 32-bit mode.
             Self::NetBurst => &DebugStore {
                 layout: Layout::NETBURST,
                 format: Format::Bits32,
                 has_predicted: true,
             },
-            // As above, with DTES64 and DS-CPL (17.4.6, 17.4.9).
+            // NetBurst with DTES64 and DS-CPL (17.4.6, 17.4.9).
             Self::NetBurst64 => &DebugStore {
                 layout: Layout::NETBURST_64,
                 format: Format::Bits64,
                 has_predicted: true,
             },
-            // MSR_DEBUGCTLB (17.13). There is no DTES64. The patches of 2007 use the records that
-            // they use for NetBurst, and 17.4.9.1 does not deny the flag.
+            // MSR_DEBUGCTLB (17.13), without DTES64. 17.4.9.1 does not deny the flag to these
+            // processors, and the patches of 2007 read the same records from them as from NetBurst.
             Self::PentiumM => &DebugStore {
                 layout: Layout::PENTIUM_M,
                 format: Format::Bits32,
                 has_predicted: true,
             },
-            // IA32_DEBUGCTL (17.4.1). "Branch predicted" is not supported (17.4.9.1).
+            // IA32_DEBUGCTL (17.4.1). 17.4.9.1 denies the "branch predicted" flag.
             Self::Core2 => &DebugStore {
                 layout: Layout::CORE2,
                 format: Format::Bits64,
                 has_predicted: false,
             },
-            // As Core 2. The manual is silent about the flag.
+            // The manual does not mention the flag here; the recorder leaves it clear as on Core 2.
             Self::Nehalem => &DebugStore {
                 layout: Layout::NEHALEM,
                 format: Format::Bits64,

@@ -1,13 +1,23 @@
-//! The Intel Debug Store as the manual describes it: the IA32_DEBUGCTL bits of each
-//! microarchitecture, the formats of the DS management area and of the branch record, and the
-//! [`Recorder`] that a virtual CPU calls after every transfer of control.
+//! The Branch Trace Store of Intel's Debug Store, for a virtual processor.
 //!
-//! The crate is pure: it knows no operating system, no hypervisor, and reaches memory through
-//! [`DsMemory`] only.
+//! A virtual processor owns a [`Recorder`]. It passes writes of IA32_DEBUGCTL and IA32_DS_AREA to
+//! the recorder. After each transfer of control it asks [`Recorder::enabled`] and, if the branch is
+//! wanted, calls [`DsArea::store`], which writes the branch record into guest memory.
+//!
+//! | module | contents |
+//! |---|---|
+//! | `recorder` | the two MSRs, and the filter by CPL |
+//! | `buffer` | the slot for a record, the threshold, faults, and runs of slots ([`Window`]) |
+//! | `ds_area` | the fields of the DS management area, and the branch record |
+//! | `formats` | the Debug Store of each microarchitecture: its bits, word size and flags |
+//! | `debugctl` | the bits of IA32_DEBUGCTL |
+//!
+//! The crate depends on no operating system and no hypervisor. It accesses guest memory only
+//! through [`DsMemory`].
 //!
 //! # Example
 //!
-//! A DS area in 4 KBytes of memory, and a branch that is stored in it:
+//! A DS area in 4 KiB of memory, and a branch whose record is stored there:
 //!
 //! ```
 //! use vbts_bts::{
@@ -74,8 +84,9 @@
 //! # Ok::<(), vbts_bts::Gp>(())
 //! ```
 //!
-//! Sections are those of the Intel SDM Vol. 3B, chapter "Debug, Branch Profile, TSC, ... Features":
-//! 17 in the editions up to 2019, 18 and 19 in later ones, with the same sub-section numbers.
+//! Section numbers refer to the Intel SDM Vol. 3B, chapter 17 ("Debug, Branch Profile, TSC, ...
+//! Features") of the editions up to 2019. Later editions number the chapter 18 or 19 and keep the
+//! numbers of the subsections.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,8 @@
-//! The recorder: IA32_DEBUGCTL and IA32_DS_AREA, and which branches they ask for.
+//! The recorder of a logical processor: IA32_DEBUGCTL and IA32_DS_AREA, and the decision which
+//! branches are stored.
+//!
+//! A write of either MSR precomputes what depends on its bits, so that the test after each transfer
+//! of control ([`Recorder::enabled`]) is one AND.
 
 use thiserror::Error;
 
@@ -6,27 +10,25 @@ use crate::buffer::{DropReason, DsArea, is_canonical};
 use crate::debugctl::{Layout, Microarchitecture};
 use crate::formats::Format;
 
-/// An MSR write that raises #GP(0).
+/// The MSR write raises #GP(0).
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[error("general protection")]
 pub struct Gp;
 
-/// IA32_DEBUGCTL, IA32_DS_AREA and what they do to a branch. One per logical processor.
+/// IA32_DEBUGCTL and IA32_DS_AREA of a logical processor.
 #[derive(Clone, Debug)]
 pub struct Recorder {
     microarchitecture: Microarchitecture,
     debugctl: u64,
     area: DsArea,
-    /// Bit 0: store what arrives at CPL 0. Bit 1: store what arrives at CPL 1 to 3.
+    /// Bit 0: branches to CPL 0 are stored. Bit 1: branches to CPL 1 to 3 are stored.
     armed: u8,
-    /// LBR is set.
     lbr: bool,
-    /// BTF is set.
     btf: bool,
 }
 
 impl Recorder {
-    /// The recorder after RESET or INIT: everything off, DS area at 0.
+    /// Creates the recorder in its state after RESET or INIT: IA32_DEBUGCTL and IA32_DS_AREA are 0.
     #[inline]
     #[must_use]
     pub fn new(microarchitecture: Microarchitecture) -> Self {
@@ -46,7 +48,7 @@ impl Recorder {
         }
     }
 
-    /// The microarchitecture, which says what IA32_DEBUGCTL accepts.
+    /// Returns the microarchitecture, which defines the bits of IA32_DEBUGCTL.
     #[must_use]
     pub const fn microarchitecture(&self) -> Microarchitecture {
         self.microarchitecture
@@ -57,7 +59,7 @@ impl Recorder {
         self.microarchitecture.layout()
     }
 
-    /// IA32_DEBUGCTL.
+    /// Returns IA32_DEBUGCTL.
     #[must_use]
     pub const fn debugctl(&self) -> u64 {
         self.debugctl
@@ -77,7 +79,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// Sets IA32_DEBUGCTL and what follows from it.
+    /// Sets IA32_DEBUGCTL, without a check of reserved bits, and all state derived from it.
     #[inline(always)]
     fn load_debugctl(&mut self, value: u64) {
         let layout = self.layout();
@@ -90,14 +92,15 @@ impl Recorder {
         (self.lbr, self.btf) = (has(layout.lbr), has(layout.btf));
     }
 
-    /// Clears LBR and BTF, as the processor does when it generates #DB (17.4.2, 17.4.3). Tracing
-    /// goes on.
+    /// Clears LBR and BTF, as the processor does when it generates #DB (17.4.2, 17.4.3). TR is not
+    /// affected, so branches are still stored.
     pub fn clear_on_debug_exception(&mut self) {
         self.load_debugctl(self.debugctl & !self.layout().cleared_by_db());
     }
 
-    /// Applies a performance-monitoring interrupt: clears LBR with FREEZE_LBRS_ON_PMI. Returns
-    /// whether the performance counters are to stop, with FREEZE_PERFMON_ON_PMI (17.4.7).
+    /// Applies the freeze controls on a performance-monitoring interrupt (17.4.7): clears LBR if
+    /// FREEZE_LBRS_ON_PMI is set. Returns whether FREEZE_PERFMON_ON_PMI is set, in which case the
+    /// caller must stop the performance counters.
     pub fn freeze_on_pmi(&mut self) -> bool {
         let layout = self.layout();
         if self.debugctl & layout.freeze_lbrs_on_pmi != 0 {
@@ -106,28 +109,28 @@ impl Recorder {
         self.debugctl & layout.freeze_perfmon_on_pmi != 0
     }
 
-    /// Whether branches are recorded in the LBR stack.
+    /// Returns whether branches are recorded in the LBR stack (LBR is set).
     #[inline]
     #[must_use]
     pub const fn records_last_branches(&self) -> bool {
         self.lbr
     }
 
-    /// Whether RFLAGS.TF steps on branches.
+    /// Returns whether RFLAGS.TF steps on branches instead of instructions (BTF is set).
     #[inline]
     #[must_use]
     pub const fn steps_on_branches(&self) -> bool {
         self.btf
     }
 
-    /// IA32_DS_AREA: linear address of the DS management area.
+    /// Returns IA32_DS_AREA, the linear address of the DS management area.
     #[must_use]
     pub const fn ds_area(&self) -> u64 {
         self.area.la
     }
 
-    /// Writes IA32_DS_AREA. A value that can hold no DS area is only found when a branch is to be
-    /// stored.
+    /// Writes IA32_DS_AREA. A canonical address at which no DS area fits is accepted, as by a
+    /// processor; [`DsArea::store`] then drops each record.
     ///
     /// # Errors
     /// [`Gp`] if `la` is not canonical (48 bits), or if it has more than 32 bits and the DS area is
@@ -151,24 +154,24 @@ impl Recorder {
         Ok(())
     }
 
-    /// Whether a transfer of control that ends at `cpl` is to be stored. The filter looks at the
-    /// CPL *after* the transfer: with BTS_OFF_OS a return to user code is stored and an entry into
-    /// the kernel is not.
+    /// Returns whether a transfer of control that ends at `cpl` is stored. BTS_OFF_OS and
+    /// BTS_OFF_USR filter by the CPL *after* the transfer: with BTS_OFF_OS, a return to user code
+    /// is stored and an entry into the kernel is not.
     #[inline]
     #[must_use]
     pub const fn enabled(&self, cpl: u8) -> bool {
         self.armed & (if cpl == 0 { 1 } else { 2 }) != 0
     }
 
-    /// Whether branches are recorded at any CPL.
+    /// Returns whether branches are stored at any CPL.
     #[inline]
     #[must_use]
     pub const fn tracing(&self) -> bool {
         self.armed != 0
     }
 
-    /// Where branches go now: what [`DsArea::store`] needs, without the rest of the recorder, so
-    /// that the owner of both the recorder and the memory can use them together.
+    /// Returns a copy of the DS area's state for [`DsArea::store`], so that the owner of both the
+    /// recorder and the guest memory can borrow the memory mutably meanwhile.
     #[inline]
     #[must_use]
     pub const fn area(&self) -> DsArea {
