@@ -1,5 +1,5 @@
-//! A part of a kept trace, as a trace of its own: what `vbts trace` would have kept with the same
-//! filters.
+//! Extracts a part of a kept trace into a trace of its own, equal to the one that `vbts trace`
+//! would have kept with the same filters.
 
 use std::fs::File;
 use std::io::{Read, Seek};
@@ -46,8 +46,8 @@ pub fn scope(text: &str) -> Scope {
     }
 }
 
-/// Writes to the file `to` what `filters` leave of branches `range` of a trace, with what happens
-/// between them. `symbols` finds what the filters name. Returns what the user should know.
+/// Writes those of branches `range` of a trace that `filters` select to the file `to`, with the
+/// events between them. `symbols` resolves the names in the filters. Returns notes for the user.
 ///
 /// # Errors
 /// See [`ExtractError`].
@@ -171,7 +171,7 @@ fn is_code(event: &Event) -> bool {
     matches!(event, Event::Code { .. } | Event::BuildId { .. })
 }
 
-/// Gives `part` what is known at its first branch.
+/// Passes the events that describe the tasks at the first branch to `part`.
 fn give_known(
     known: Option<TaskSnapshot>,
     replay: &mut Replay,

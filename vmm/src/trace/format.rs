@@ -28,11 +28,12 @@ pub trait Format: Send {
     /// Appends an event to `out`. That of a process or of the guest comes with the default task.
     fn event(&mut self, task: &Task, event: &Event, out: &mut Vec<u8>);
 
-    /// Number of branches that it keeps: what it has appended does not have them yet.
+    /// Returns the number of branches that the format has received but not appended yet.
     fn kept(&self) -> u64 {
         0
     }
-    /// Appends what it keeps to `out`, so that a reader finds it even if the trace has no end.
+    /// Appends the branches that the format keeps to `out`, so that a reader finds them even if the
+    /// trace has no end.
     fn flush(&mut self, _out: &mut Vec<u8>) {}
     /// Appends the end of the trace to `out`.
     fn summary(&mut self, _summary: &Summary, _out: &mut Vec<u8>) {}

@@ -23,9 +23,9 @@ const WRITE_SIZE: usize = 64 << 10;
 pub struct FormattingSink {
     queue: Arc<Queue>,
     format: Box<dyn Format>,
-    /// Names the addresses.
+    /// Supplies the names of addresses.
     pub symbols: Symbolizer,
-    /// Where the trace and the program's output go.
+    /// Receives the formatted trace, and the program's output.
     pub destination: Destination,
     /// Formatted bytes that are not written.
     buffer: Vec<u8>,
@@ -36,7 +36,7 @@ pub struct FormattingSink {
 }
 
 impl FormattingSink {
-    /// A trace in a format.
+    /// Creates the last stage of a trace.
     pub fn new(
         queue: Arc<Queue>,
         format: Box<dyn Format>,
@@ -54,7 +54,7 @@ impl FormattingSink {
         }
     }
 
-    /// Writes what is formatted.
+    /// Writes the formatted bytes that are not written yet.
     ///
     /// # Errors
     /// The trace cannot be written.
@@ -80,7 +80,7 @@ impl FormattingSink {
         Ok(written?)
     }
 
-    /// Writes what the format keeps, of a trace that has no end.
+    /// Writes the branches that the format still keeps, of a trace that gets no end.
     ///
     /// # Errors
     /// The trace cannot be written.

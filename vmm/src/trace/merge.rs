@@ -1,13 +1,43 @@
-//! The merge of the streams of several tasks in the order of time.
+//! Merges the records and events of all tasks into one sequence, in order of time.
 //!
-//! The agent drains one task at a time, so the records of a task arrive when its buffer is full, at
-//! its end, or with a sweep over all tasks. Between two scheduling records (arrives, departs) they
-//! are a *segment*, whose time is that of its first record. Segments and events are given out in
-//! the order of their times. That is the order in which one processor has executed them. Segments
-//! of several processors overlap, and are ordered by their beginnings.
+//! The agent drains one task at a time: when its buffer is full, when it ends, or in a sweep over
+//! all tasks. Records therefore reach the host late, and those of different tasks out of order.
+//! Scheduling records from the guest's kernel divide them into *segments*: the branches of a task
+//! between its arrival on a processor and its departure. The merge emits segments and events in the
+//! order of their times, where the time of a segment is that of the arrival. On one processor this
+//! is the order of execution. On several processors segments overlap, and are ordered by their
+//! start.
 //!
-//! A segment is given out when no live task can have an older one: each has either sent one that is
-//! not older, or is known to be complete up to a later time.
+//! # When a segment is emitted
+//!
+//! A segment can be emitted once no live task can still send an older one. For each task there is a
+//! time up to which it is *complete*: everything older has been received. Three things advance it:
+//!
+//! * The task's own records and events, which arrive in order.
+//! * A batch of records that ends with a departure, since the task records nothing until it arrives
+//!   again.
+//! * [`AgentEvent::Drained`], which the agent sends after each drain. Without it, a task that
+//!   executes few branches would hold back all others.
+//!
+//! For example, two tasks on one processor:
+//!
+//! ```text
+//!  event from the agent           5 complete to  6 complete to  emitted
+//!  start of 5 at 100              100                           start of 5
+//!  start of 6 at 110              100            110            (5 may have records before 110)
+//!  segment of 6 from 120 to 130   100            130            (5 may have records before 110)
+//!  5 drained at 119               119            130            start of 6
+//!  5 drained at 140               140            130            segment of 6
+//! ```
+//!
+//! Streams with queued items are in the set `ready`, ordered by the time of their first item. Live
+//! streams without items are in `waiting`, ordered by the time up to which they are complete. The
+//! first stream in `ready` may emit as long as no stream in `waiting` precedes it.
+//!
+//! # Memory
+//!
+//! When the queue exceeds its limit, the merge emits the oldest item even though a live task may
+//! still send an older one. [`Merge::is_unordered`] reports whether one did.
 
 mod agent_event;
 mod stream;
@@ -24,7 +54,7 @@ use super::task::Task;
 pub use agent_event::AgentEvent;
 use stream::{Item, Key, Maps, Process, Queued, Stream};
 
-/// Maximum number of tasks at once. A guest's kernel has 32768 unless it is told otherwise.
+/// Maximum number of live tasks. Linux's default `pid_max` is 32768.
 const MAX_TASKS: usize = 1 << 16;
 
 /// Memory of a stream of one item beside that item, in bytes: its entries in the maps, and the
@@ -51,28 +81,28 @@ pub enum MergeError {
 /// Merges the streams of tasks.
 #[derive(Debug)]
 pub struct Merge {
+    /// Streams by number. Unlike a task ID, a number is never reused.
     streams: HashMap<u64, Stream>,
-    /// Numbers of the streams of live tasks.
+    /// The stream of each live task, by task ID.
     live: BTreeMap<u32, u64>,
+    /// Processes that have streams, by process ID.
     processes: HashMap<u32, Process>,
-    /// Streams with items.
+    /// Streams with queued items.
     ready: BTreeSet<Key>,
-    /// Live streams without items.
+    /// Live streams without queued items.
     waiting: BTreeSet<Key>,
-    /// Memory that the items take, in bytes.
+    /// Memory of the queued items and of mappings to which no records refer yet, in bytes.
     bytes: usize,
     limit: usize,
-    /// Number of tasks that have started.
     started: u64,
-    /// Number of streams so far.
-    numbers: u64,
-    last_time: u64,
+    next_stream: u64,
+    /// Time of the newest item emitted so far.
+    newest_emitted: u64,
     unordered: bool,
 }
 
 impl Merge {
-    /// A merge that keeps at most about `limit` bytes. Beyond that it gives out what it has, even
-    /// if older records can follow.
+    /// Creates a merge that holds back at most about `limit` bytes.
     pub fn new(limit: usize) -> Self {
         Self {
             streams: HashMap::new(),
@@ -83,54 +113,58 @@ impl Merge {
             bytes: 0,
             limit,
             started: 0,
-            numbers: 0,
-            last_time: 0,
+            next_stream: 0,
+            newest_emitted: 0,
             unordered: false,
         }
     }
 
-    /// Number of tasks that have started.
+    /// Returns the number of tasks that have started, live or not.
     pub fn tasks(&self) -> u64 {
         self.started
     }
 
-    /// Whether something was given out after something younger.
+    /// Returns whether an item was emitted after a newer one, or a task sent records from before
+    /// the time up to which it was complete.
     pub fn is_unordered(&self) -> bool {
         self.unordered
     }
 
-    /// Number of records that the buffers of the live tasks can have.
+    /// Returns how many records the buffers of all live tasks can hold: an upper bound on the loss
+    /// if the run ends before they are drained.
     pub fn capacity(&self) -> u64 {
         let streams = self.live.values().filter_map(|n| self.streams.get(n));
         streams.map(|stream| u64::from(stream.task.capacity)).sum()
     }
 
-    /// Takes a message of the agent, and gives `sink` everything that is ordered now.
+    /// Queues an event, then emits every item that no older one can precede any more.
     ///
     /// # Errors
-    /// The message makes no sense, or the sink fails.
+    /// [`MergeError`] if the event contradicts earlier ones or mappings exceed the limit, or the
+    /// error of `sink`.
     pub fn push<S: Sink>(&mut self, event: AgentEvent, sink: &mut S) -> Result<(), S::Error>
     where
         S::Error: From<MergeError>,
     {
-        self.take(event)?;
-        self.give(sink, false)?;
-        // Only mappings to which no records refer are left.
+        self.enqueue(event)?;
+        self.emit(sink, false)?;
+        // Over the limit, `emit` leaves nothing in the queue, so the excess is mappings to which no
+        // records refer yet.
         if self.bytes > self.limit {
             return Err(MergeError::TooManyMappings.into());
         }
         Ok(())
     }
 
-    /// Gives `sink` everything that is left.
+    /// Emits all queued items.
     ///
     /// # Errors
-    /// The sink fails.
+    /// The error of `sink`.
     pub fn finish<S: Sink>(&mut self, sink: &mut S) -> Result<(), S::Error> {
-        self.give(sink, true)
+        self.emit(sink, true)
     }
 
-    fn take(&mut self, event: AgentEvent) -> Result<(), MergeError> {
+    fn enqueue(&mut self, event: AgentEvent) -> Result<(), MergeError> {
         let bytes = event.bytes();
         match event {
             AgentEvent::Start {
@@ -142,7 +176,7 @@ impl Merge {
             } => {
                 let task = Task {
                     id: task,
-                    number: self.numbers,
+                    number: self.next_stream,
                     parent,
                     process,
                     name: self.name_of(parent),
@@ -152,8 +186,10 @@ impl Merge {
                 self.start(task, time)?;
             }
             AgentEvent::Event { task, event } => {
-                let number = self.number(task)?;
+                let number = self.stream_of(task)?;
                 match &event {
+                    // A thread that executes a program takes over the ID of the thread group
+                    // leader, which has ended by then.
                     Event::Exec { id, name, .. } => {
                         if *id != task {
                             if self.live.contains_key(id) {
@@ -189,16 +225,18 @@ impl Merge {
                 self.bytes += bytes;
                 self.bytes -= replaced.map_or(0, |text| text.len());
             }
-            AgentEvent::Drained { task, time } => self.drained(self.number(task)?, time),
+            AgentEvent::Drained { task, time } => self.queue_drained(self.stream_of(task)?, time),
         }
         Ok(())
     }
 
-    fn number(&self, task: u32) -> Result<u64, MergeError> {
+    /// Returns the number of the stream of a live task.
+    fn stream_of(&self, task: u32) -> Result<u64, MergeError> {
         let number = self.live.get(&task).copied();
         number.ok_or(MergeError::UnknownTask(task))
     }
 
+    /// Returns the program that `task` executes after its queued items, which a new child inherits.
     fn name_of(&self, task: u32) -> Vec<u8> {
         let number = self.live.get(&task);
         let stream = number.and_then(|number| self.streams.get(number));
@@ -220,7 +258,7 @@ impl Merge {
             time,
         };
         self.started += 1;
-        self.numbers += 1;
+        self.next_stream += 1;
         self.live.insert(task.id, number);
         self.processes.entry(task.process).or_default().streams += 1;
         let stream = Stream {
@@ -237,7 +275,8 @@ impl Merge {
         Ok(())
     }
 
-    /// Queues the last item of a task.
+    /// Queues the last item of a task, which is then no longer live. Its stream remains until that
+    /// item is emitted.
     fn end(&mut self, task: u32, number: u64, last: Item, bytes: usize) {
         self.live.remove(&task);
         if let Some(stream) = self.streams.get_mut(&number) {
@@ -246,15 +285,15 @@ impl Merge {
         self.queue(number, last, bytes);
     }
 
-    /// Queues the report of a task that was never traced, in a stream of its own: records of its
-    /// parent that are older may follow.
+    /// Queues the report of a task that was never traced. The report has a stream of its own: in
+    /// that of the parent, it would imply that the parent has no older records left to send.
     fn queue_untraced(&mut self, task: u32, event: Event, bytes: usize) {
-        let number = self.numbers;
-        self.numbers += 1;
+        let number = self.next_stream;
+        self.next_stream += 1;
         let task = Task {
             id: task,
             number,
-            // It has no mappings, and no process has the ID 0.
+            // No process has ID 0, so the stream has no mappings.
             ..Task::default()
         };
         let stream = Stream {
@@ -266,12 +305,13 @@ impl Merge {
             task,
         };
         self.streams.insert(number, stream);
-        // Nothing else bounds their number.
+        // The memory limit alone bounds the number of these streams.
         self.queue(number, Item::Event(event), bytes + STREAM_SIZE);
     }
 
+    /// Queues records, together with the mappings of their process that apply to them.
     fn queue_records(&mut self, task: u32, records: Records) -> Result<(), MergeError> {
-        let number = self.number(task)?;
+        let number = self.stream_of(task)?;
         if records.is_empty() {
             return Ok(());
         }
@@ -279,6 +319,8 @@ impl Merge {
         let id = self.streams.get(&number).map(|stream| stream.task.process);
         let process = id.and_then(|id| Some((id, self.processes.get_mut(&id)?)));
         let maps = process.and_then(|(id, process)| {
+            // Without new mappings, these records share those of earlier ones. If no earlier
+            // records are queued any more, the sink has already received the mappings.
             let Some(text) = process.pending.take() else {
                 return process.current.upgrade();
             };
@@ -294,14 +336,16 @@ impl Merge {
         let at = Position::default();
         self.queue(number, Item::Records { records, at, maps }, bytes);
         if let Some(time) = departure {
-            self.drained(number, time);
+            self.queue_drained(number, time);
         }
         Ok(())
     }
 
-    fn drained(&mut self, number: u64, time: u64) {
+    /// Queues a mark that the stream is complete up to `time`. A mark at the end of the queue is
+    /// advanced instead, so that sweeps do not fill the queue of a task that records nothing.
+    fn queue_drained(&mut self, number: u64, time: u64) {
         if let Some(stream) = self.streams.get_mut(&number)
-            // The key in `ready` has the time of the first item, which must not change.
+            // The key in `ready` contains the time of the first item, which must not change.
             && stream.items.len() > 1
             && let Some(Queued {
                 item: Item::Drained(last),
@@ -329,39 +373,40 @@ impl Merge {
         }
     }
 
-    /// Gives out the items at the front of the order; `all` of them, or those that no older ones
-    /// can precede.
-    fn give<S: Sink>(&mut self, sink: &mut S, all: bool) -> Result<(), S::Error> {
+    /// Emits queued items, oldest first. Stops before an item that a waiting stream may still
+    /// precede, unless `flush` is set or the queue exceeds its limit.
+    fn emit<S: Sink>(&mut self, sink: &mut S, flush: bool) -> Result<(), S::Error> {
         while let Some(&key) = self.ready.first() {
             let waiting = self.waiting.first().copied();
-            if waiting.is_some_and(|other| other < key) && !all && self.bytes <= self.limit {
+            if waiting.is_some_and(|other| other < key) && !flush && self.bytes <= self.limit {
                 break;
             }
             self.ready.remove(&key);
-            self.unordered |= key.0 < self.last_time;
-            self.last_time = self.last_time.max(key.0);
+            self.unordered |= key.0 < self.newest_emitted;
+            self.newest_emitted = self.newest_emitted.max(key.0);
             let next = self.ready.first().copied();
-            // Up to here the stream can go on without a look at the others.
-            let until = next.into_iter().chain(waiting.filter(|_| !all)).min();
+            // Further segments of the stream may follow at once, as long as they begin before those
+            // of all other streams.
+            let until = next.into_iter().chain(waiting.filter(|_| !flush)).min();
             let Some(stream) = self.streams.get_mut(&key.2) else {
                 continue;
             };
             self.unordered |= stream.first_arrival().is_some_and(|time| time < key.0);
             stream.time = key.0;
-            self.bytes -= stream.give_first(&mut self.processes, until, sink)?;
+            self.bytes -= stream.emit_first(&mut self.processes, until, sink)?;
             if !stream.items.is_empty() {
                 self.ready.insert(stream.key());
             } else if !stream.ended {
                 self.waiting.insert(stream.key());
             } else if let Some(stream) = self.streams.remove(&key.2) {
-                self.leave(stream.task.process, sink)?;
+                self.release_process(stream.task.process, sink)?;
             }
         }
         Ok(())
     }
 
-    /// Removes a stream of `process`.
-    fn leave<S: Sink>(&mut self, process: u32, sink: &mut S) -> Result<(), S::Error> {
+    /// Removes one stream from `process`, and with its last stream the process.
+    fn release_process<S: Sink>(&mut self, process: u32, sink: &mut S) -> Result<(), S::Error> {
         let Some(entry) = self.processes.get_mut(&process) else {
             return Ok(());
         };

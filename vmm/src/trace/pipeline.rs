@@ -32,7 +32,7 @@ pub struct TracePipeline {
     scope: Scope,
     filter: Option<Filter>,
     output: OutputStage,
-    /// What the streams of the trace are.
+    /// Whether the streams of the trace are tasks or processors.
     pub streams: Streams,
     reports: Option<TaskReports>,
     /// A copy of branches without those that do not belong to the scope.
@@ -40,7 +40,7 @@ pub struct TracePipeline {
 }
 
 impl TracePipeline {
-    /// A trace that is written as `options` say.
+    /// Creates the stages that `options` ask for.
     ///
     /// # Errors
     /// There is no memory for the last branches.
@@ -74,17 +74,17 @@ impl TracePipeline {
         })
     }
 
-    /// Where the trace and the program's output go.
+    /// Returns the destination of the trace and of the program's output.
     pub fn destination(&mut self) -> &mut Destination {
         &mut self.output.formatting.destination
     }
 
-    /// The numbers at the end of the trace so far.
+    /// Returns the numbers so far.
     pub fn summary(&mut self) -> &mut Summary {
         &mut self.output.summary
     }
 
-    /// Writes what is formatted.
+    /// Writes the formatted branches that are not written yet.
     ///
     /// # Errors
     /// The trace cannot be written.
@@ -92,7 +92,8 @@ impl TracePipeline {
         self.output.formatting.settle()
     }
 
-    /// Writes the end of the trace. Returns it, and the error of what is written beside the trace.
+    /// Writes the end of the trace. Returns the summary, and the error of the reports on standard
+    /// error, if there was one.
     ///
     /// # Errors
     /// The trace cannot be written.
@@ -132,10 +133,11 @@ impl TracePipeline {
         Ok(())
     }
 
-    /// Writes what is kept, of a trace that has no end.
+    /// Writes the branches that the tail buffer and the format still keep, of a trace that gets no
+    /// end.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The trace cannot be written.
     pub fn flush(&mut self) -> Result<(), WriterError> {
         self.output.write_tail(self.streams)?;
         self.output.formatting.flush()

@@ -1,4 +1,4 @@
-//! The records of one drain of a task's buffer: branches, and what the guest's kernel has noted
+//! The records of one drain of a task's buffer: branches, and the marks of the guest's kernel
 //! between them.
 
 use vbts_trace::{Branch, Event};
@@ -24,7 +24,7 @@ pub enum Mark {
 }
 
 impl Mark {
-    /// The event of a trace for this mark.
+    /// Converts the mark to the event of a trace.
     pub fn event(self) -> Event {
         match self {
             Self::Arrive(time) => Event::Arrive { time },
@@ -51,7 +51,7 @@ pub struct Position {
 }
 
 impl Records {
-    /// No records, with memory for `branches`.
+    /// Creates an empty list with memory for `branches`.
     pub fn with_capacity(branches: usize) -> Self {
         Self {
             branches: Vec::with_capacity(branches),
@@ -76,17 +76,17 @@ impl Records {
         self.marks.clear();
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no records.
     pub fn is_empty(&self) -> bool {
         self.branches.is_empty() && self.marks.is_empty()
     }
 
-    /// The memory of the records in bytes.
+    /// Returns the memory of the records in bytes.
     pub fn bytes(&self) -> usize {
         size_of_val(self.branches.as_slice()) + size_of_val(self.marks.as_slice())
     }
 
-    /// The position after the last record.
+    /// Returns the position after the last record.
     pub fn end(&self) -> Position {
         Position {
             branch: self.branches.len(),
@@ -94,13 +94,13 @@ impl Records {
         }
     }
 
-    /// The mark at `position`, if the record there is one.
+    /// Returns the record at `position` if it is a mark.
     fn mark_at(&self, position: Position) -> Option<Mark> {
         let (branch, mark) = self.marks.get(position.mark)?;
         (*branch == position.branch).then_some(*mark)
     }
 
-    /// The time of the segment that begins at `position`, if its first record is an arrival.
+    /// Returns the time of the segment at `position`, if its first record is an arrival.
     pub fn arrival(&self, position: Position) -> Option<u64> {
         match self.mark_at(position)? {
             Mark::Arrive(time) => Some(time),
@@ -108,7 +108,7 @@ impl Records {
         }
     }
 
-    /// The time up to which the task's records are complete, if the last one is a departure.
+    /// Returns the time up to which the task's records are complete, if the last is a departure.
     pub fn departure(&self) -> Option<u64> {
         match self.marks.last()? {
             (at, Mark::Depart(time)) if *at == self.branches.len() => Some(*time),
@@ -116,7 +116,7 @@ impl Records {
         }
     }
 
-    /// The end of the segment at `position`, and of those after it that begin before `time`.
+    /// Returns the end of the segment at `position` and of all after it that begin before `time`.
     pub fn segments_before(&self, position: Position, time: u64) -> Position {
         let first = position.mark + usize::from(self.mark_at(position).is_some());
         let later = self.marks.iter().enumerate().skip(first);

@@ -19,7 +19,7 @@ const MAX_MAPS: usize = 256 << 20;
 /// Number of processors that a machine can have.
 const MAX_PROCESSORS: u64 = 1 << 16;
 
-/// What no trace of a guest has.
+/// A property of the file that no trace of a guest has.
 #[derive(Debug, Error)]
 pub enum ReplayError {
     /// The end of a run that this program does not know.
@@ -51,7 +51,7 @@ pub struct Replay {
     processors: Option<HashMap<u64, Executed>>,
 }
 
-/// What is known about a processor.
+/// The state of a processor.
 #[derive(Debug, Default)]
 struct Executed {
     /// Thread ID of the task that it executes.
@@ -60,18 +60,18 @@ struct Executed {
     unseen: [Option<Event>; 2],
 }
 
-/// What is shown of a trace.
+/// Selects a part of a trace. The default selects all of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Only {
-    /// What is about the task with this thread ID. In the trace of a machine, what its processors
-    /// do while they execute that task.
+    /// Only the task with this thread ID. In the trace of a machine, only the branches of
+    /// processors while they execute that task.
     pub task: Option<u32>,
-    /// What is about this processor, in the trace of a machine.
+    /// Only this processor, in the trace of a machine.
     pub processor: Option<u32>,
 }
 
 impl Replay {
-    /// What replays a trace with such streams.
+    /// Creates the state before the first event of a trace with such streams.
     pub fn new(streams: Streams) -> Self {
         Self {
             processors: (streams == Streams::Processors).then(HashMap::new),
@@ -106,7 +106,7 @@ impl Replay {
         })
     }
 
-    /// Takes an event. `sink` receives nothing of it except mappings.
+    /// Updates the state with an event that is not shown. `sink` receives only mappings.
     ///
     /// # Errors
     /// No guest has so many tasks or mappings.
@@ -171,7 +171,7 @@ impl Replay {
         }
     }
 
-    /// Gives `sink` the events of processor `number` that were kept.
+    /// Passes the events of processor `number` that were kept to `sink`.
     fn give_kept<S: Sink>(&mut self, number: u64, sink: &mut S) -> Result<(), S::Error> {
         let processors = self.processors.as_mut();
         let executed = processors.and_then(|all| all.get_mut(&number));
@@ -194,7 +194,7 @@ impl Replay {
         }
     }
 
-    /// Gives `sink` an item, if it is one of `only`.
+    /// Updates the state with an item, and passes the item to `sink` if `only` selects it.
     ///
     /// # Errors
     /// No guest has so many tasks or mappings, or `sink` takes no more.
@@ -222,7 +222,7 @@ impl Replay {
         }
     }
 
-    /// Whether what the task or processor `number` does now is one of `only`.
+    /// Returns whether `only` selects the task or processor `number` at this point of the trace.
     fn shows(&self, only: Only, number: u64) -> bool {
         let task = self.tasks.get(&number);
         task.is_some_and(|task| self.has(only, task))
@@ -268,7 +268,7 @@ impl Replay {
         Ok(())
     }
 
-    /// Changes what is known about tasks and mappings.
+    /// Updates the state of tasks and mappings.
     fn apply(&mut self, number: u64, event: &Event) -> Result<(), ReplayError> {
         match event {
             Event::Start {

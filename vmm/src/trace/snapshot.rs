@@ -1,12 +1,12 @@
-//! What is known of the tasks and processors of a trace at a branch: a trace that begins there
-//! begins with it.
+//! The state of the tasks and processors of a trace at one of its branches, as events with which a
+//! trace that begins at that branch can begin.
 
 use std::collections::{BTreeMap, HashMap};
 
 use vbts_trace::profile::generated::MAX_GENERATED;
 use vbts_trace::{CodeSource, Event};
 
-/// What the events so far say about live tasks and processes, and about processors.
+/// The state of live tasks and processes, and of processors, after the events so far.
 #[derive(Debug, Default)]
 pub struct TaskSnapshot {
     /// The last [`Event::AddressSpace`] and [`Event::Switch`] of each processor.
@@ -40,7 +40,7 @@ struct Task {
 }
 
 impl TaskSnapshot {
-    /// Takes an event of a task or processor.
+    /// Updates the state with an event of a task or processor.
     pub fn event(&mut self, number: u64, event: Event) {
         match event {
             Event::AddressSpace { .. } => self.processor(number)[0] = Some(event),
@@ -116,7 +116,7 @@ impl TaskSnapshot {
         }
     }
 
-    /// Takes branches of a task that are left out.
+    /// Adds to the number of branches of a task that are left out.
     pub fn left_out(&mut self, number: u64, branches: u64) {
         if let Some(task) = self.tasks.get_mut(&number) {
             task.left_out = task.left_out.saturating_add(branches);
@@ -143,7 +143,7 @@ impl TaskSnapshot {
         }
     }
 
-    /// The events that say all of it, with their tasks or processors.
+    /// Returns events that recreate the state, each with the number of its task or processor.
     pub fn into_events(self) -> Vec<(u64, Event)> {
         let mut events = Vec::new();
         // What a reader takes for the names of tasks so far, by thread ID.

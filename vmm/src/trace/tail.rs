@@ -19,7 +19,7 @@ const MAX_SEGMENT: usize = 64 << 20;
 /// Bytes of all segments at most.
 const MAX_BYTES: usize = 2 << 30;
 
-/// Keeps the last branches in memory, encoded, with what happens between them.
+/// Keeps the last branches in memory, encoded, with the events between them.
 #[derive(Debug)]
 pub struct TailBuffer {
     limit: u64,
@@ -28,7 +28,7 @@ pub struct TailBuffer {
     current: Writer<Vec<u8>>,
     /// Branches of each stream in `current`.
     counts: HashMap<u64, u64>,
-    /// What is known at the first segment.
+    /// The state of the tasks at the first segment.
     known: TaskSnapshot,
     /// Branches in `segments`, and their size in bytes.
     records: u64,
@@ -47,7 +47,7 @@ struct Segment {
 }
 
 impl Segment {
-    /// Adds what it says to `known`.
+    /// Updates `known` with the events and branches of this segment.
     fn pass(self, known: &mut TaskSnapshot) -> Result<(), Error> {
         let mut reader = Reader::new(Cursor::new(self.bytes))?;
         reader.events_before(u64::MAX, |number, event| known.event(number, event))?;
@@ -134,8 +134,9 @@ impl TailBuffer {
         Ok(())
     }
 
-    /// Gives `take` the branches and the events between them. If branches are left out, it begins
-    /// with what is known at the first one that is not. Returns the number of those left out.
+    /// Passes the kept branches, and the events between them, to `take`. If earlier branches were
+    /// dropped, the events that describe the tasks at the first kept branch come first. Returns the
+    /// number of dropped branches.
     ///
     /// # Errors
     /// `take` fails, or there is no memory for the compression.

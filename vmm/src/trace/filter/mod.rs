@@ -207,8 +207,8 @@ impl Filter {
         }
     }
 
-    /// The number of branches that were left out since the last one that was given out of a task,
-    /// if there are any. They count as reported.
+    /// Returns the number of branches of a task that were left out since the last one that was not,
+    /// if there are any, and counts them as reported.
     fn gap(&mut self, task: u64) -> Option<u64> {
         let state = self.tasks.get_mut(&task)?;
         let branches = std::mem::take(&mut state.left_out);

@@ -55,7 +55,7 @@ impl Position {
     }
 }
 
-/// A part of what a branch and the line before it have branch.
+/// A part of what a branch and the straight line before it have executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// The line in a program, up to this address, which is not on it.
@@ -66,7 +66,7 @@ pub enum Step {
     Arrival,
 }
 
-/// The line that leads to `branch`, and what comes before its arrival in other code.
+/// Returns the straight lines that end with `branch`, and its arrival at its target, in order.
 pub fn steps(branch: Branch) -> [Option<Step>; 3] {
     let after = branch.from.saturating_add(1);
     match (branch.from >= KERNEL_START, branch.to >= KERNEL_START) {
@@ -84,7 +84,7 @@ pub fn steps(branch: Branch) -> [Option<Step>; 3] {
 }
 
 impl Positions {
-    /// Takes note of a branch after its steps.
+    /// Moves the positions to the target of `branch`, after its steps.
     pub fn pass(&mut self, branch: Branch) {
         match (branch.from >= KERNEL_START, branch.to >= KERNEL_START) {
             (false, false) => self.user.arrive(branch.to),

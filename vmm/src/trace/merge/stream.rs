@@ -17,7 +17,7 @@ pub(super) type Key = (u64, u32, u64);
 pub(super) enum Item {
     Records {
         records: Records,
-        /// The first one that was not given out.
+        /// The first record that was not emitted.
         at: Position,
         maps: Option<Arc<Maps>>,
     },
@@ -41,22 +41,22 @@ pub(super) struct Queued {
     pub(super) bytes: usize,
 }
 
-/// What a task has sent and the merge has not given out.
+/// The items that a task has sent and the merge has not emitted.
 #[derive(Debug)]
 pub(super) struct Stream {
     pub(super) task: Task,
     /// The ID with which it started, for the order.
     pub(super) first_id: u32,
     pub(super) items: VecDeque<Queued>,
-    /// Its path of the program after all items.
+    /// Path of the task's program after all items.
     pub(super) last_name: Vec<u8>,
-    /// No item is older.
+    /// No later item is older than this.
     pub(super) time: u64,
     pub(super) ended: bool,
 }
 
 impl Stream {
-    /// The time of the next segment, if a record says so.
+    /// Returns the time of the next segment, if its first record is an arrival.
     pub(super) fn first_arrival(&self) -> Option<u64> {
         match &self.items.front()?.item {
             Item::Records { records, at, .. } => records.arrival(*at),
@@ -75,9 +75,9 @@ impl Stream {
         (self.time.max(time), self.first_id, self.task.number)
     }
 
-    /// Gives out the first item: of records, those before the stream `until`. Returns the memory in
-    /// bytes that is free now.
-    pub(super) fn give_first<S: Sink>(
+    /// Emits the first item. Of records, emits only the segments that begin before the stream
+    /// `until`. Returns the memory in bytes that is released.
+    pub(super) fn emit_first<S: Sink>(
         &mut self,
         processes: &mut HashMap<u32, Process>,
         until: Option<Key>,
@@ -121,7 +121,7 @@ impl Stream {
     }
 }
 
-/// A process with live tasks, or with streams that are not given out.
+/// A process with live tasks, or with streams whose items were not all emitted.
 #[derive(Debug, Default)]
 pub(super) struct Process {
     pub(super) streams: usize,
@@ -131,6 +131,6 @@ pub(super) struct Process {
     pub(super) current: Weak<Maps>,
     /// Version of the last mappings.
     pub(super) version: u64,
-    /// Version of the mappings that were given out.
+    /// Version of the mappings that the sink has received.
     pub(super) shown: u64,
 }

@@ -525,7 +525,8 @@ proptest! {
             let input = match kind {
                 0 | 1 => start(task, other, time % 40),
                 2 => {
-                    let event = Event::Exec { id: task, former: other, time: time % 40, name: bytes };
+                    let (time, name) = (time % 40, bytes);
+                    let event = Event::Exec { id: task, former: other, time, name };
                     AgentEvent::Event { task: other, event }
                 }
                 3 => end(task, time % 40),
