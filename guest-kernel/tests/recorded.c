@@ -32,6 +32,8 @@ static int run(void)
 	}
 	if (next_stop(pid, 0) >> 8 != AT_EXIT)
 		return 2;
+	/* The processor is idle meanwhile. */
+	usleep(1000);
 	n = bts(DRAIN, pid, r, RECORDS(ROOM));
 	/* A full buffer has lost its oldest records. */
 	if (n <= 0 || n >= ROOM)
