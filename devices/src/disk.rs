@@ -224,12 +224,18 @@ pub(crate) mod tests {
         }
     }
 
+    /// A file of which each access at offset 0 fails with EIO: the memory of this process, in which
+    /// nothing is mapped there.
+    pub(crate) fn broken_file() -> File {
+        let mut file = File::options();
+        file.read(true).write(true).open("/proc/self/mem").unwrap()
+    }
+
     impl Disk {
-        /// A disk of which each access at offset 0 fails with EIO: the memory of this process.
+        /// A disk of a [`broken_file`].
         pub(crate) fn broken() -> Self {
-            let mut file = File::options();
             Self {
-                file: file.read(true).write(true).open("/proc/self/mem").unwrap(),
+                file: broken_file(),
                 sectors: 1 << 20,
                 writable: true,
             }

@@ -2,15 +2,19 @@
 //! answer.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
 
+mod processes;
+
 use std::fs::File;
 use std::io::BufWriter;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use vbts_testkit::elf::{CODE, Program};
 use vbts_trace::{Branch, Event, Run, Summary, Writer};
+
+use processes::{children, exists, send_signal, stop};
 
 /// Time after which something should have happened.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -82,14 +86,6 @@ fn hostile() -> Program {
     program.small_units(60_000, 5_000)
 }
 
-fn children(pid: u32) -> Vec<u32> {
-    let list = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
-    let list = list.unwrap_or_default();
-    list.split_whitespace()
-        .map(|n| n.parse().unwrap())
-        .collect()
-}
-
 /// Waits until `what` is there.
 #[track_caller]
 fn wait_for<T>(mut what: impl FnMut() -> Option<T>) -> T {
@@ -119,25 +115,6 @@ fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     lines.find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim()))
 }
 
-fn signal(pid: u32, signal: &str) {
-    let pid = pid.to_string();
-    let done = Command::new("kill").args([signal, &pid]).status();
-    assert!(done.unwrap().success());
-}
-
-/// Stops a process, which may have ended.
-fn stop(pid: u32) {
-    let done = Command::new("kill")
-        .args(["-STOP", &pid.to_string()])
-        .stderr(Stdio::null())
-        .status();
-    done.unwrap();
-}
-
-fn exists(pid: u32) -> bool {
-    Path::new(&format!("/proc/{pid}")).exists()
-}
-
 fn message(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
@@ -162,7 +139,7 @@ fn each_thread_is_confined() {
             .lines()
             .find(|line| line.starts_with("Max data size"));
         assert!(!data.unwrap().contains("unlimited"), "{limits}");
-        signal(report.id(), "-TERM");
+        send_signal("-TERM", report.id());
         report.wait().unwrap();
         assert!(!exists(child));
     }
@@ -202,7 +179,7 @@ fn an_interrupted_report_changes_no_file() {
         }
         let report = case.command("lines", &[]).spawn().unwrap();
         let child = confined(&report);
-        signal(report.id(), "-INT");
+        send_signal("-INT", report.id());
         let output = report.wait_with_output().unwrap();
         assert_eq!(output.status.code(), Some(130), "{output:?}");
         assert_eq!(message(&output), "vbts: interrupted by SIGINT\n");
@@ -222,7 +199,7 @@ fn no_part_of_an_answer_is_left() {
         let report = case.command("json", &[]).spawn().unwrap();
         let size = || std::fs::metadata(case.path("answer")).map_or(0, |status| status.len());
         wait_for(|| (size() > 1000).then_some(()));
-        signal(report.id(), "-TERM");
+        send_signal("-TERM", report.id());
         let output = report.wait_with_output().unwrap();
         assert_eq!(output.status.code(), Some(143), "{output:?}");
         assert_eq!(case.path("answer").exists(), former.is_some());
@@ -245,7 +222,7 @@ fn what_cannot_be_read_leaves_no_file() {
 fn a_report_that_dies_says_so() {
     let case = Case::new(&hostile(), 1);
     let report = case.command("lines", &[]).spawn().unwrap();
-    signal(confined(&report), "-KILL");
+    send_signal("-KILL", confined(&report));
     let output = report.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(137), "{output:?}");
     let message = message(&output);

@@ -1,6 +1,8 @@
 //! Files whose symbols would take all memory or time, and the process that reads symbols.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
 
+mod processes;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,6 +14,8 @@ use vbts::root::Root;
 use vbts::trace::symbols::Symbolizer;
 use vbts_testkit::elf::{CODE, Program, nested_name};
 
+use processes::{children, exists, send_signal, stop};
+
 const MIB: u64 = 1 << 20;
 /// Memory that this process and those below it may have in addition to what it had before.
 const MEMORY: u64 = 900 * MIB;
@@ -20,20 +24,6 @@ const TIME: Duration = Duration::from_secs(60);
 
 /// The tests measure memory of all processes below this one, so they run one after the other.
 static ALONE: Mutex<()> = Mutex::new(());
-
-/// The children of a process.
-fn children(pid: u32) -> Vec<u32> {
-    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
-    let lists = tasks.into_iter().flatten().flatten().map(|task| {
-        let list = std::fs::read_to_string(task.path().join("children"));
-        list.unwrap_or_default()
-    });
-    let numbers = |list: String| {
-        let numbers = list.split_whitespace().map(|n| n.parse().unwrap());
-        numbers.collect::<Vec<u32>>()
-    };
-    lists.flat_map(numbers).collect()
-}
 
 /// The memory in bytes of this process and those below it that is no part of a file.
 fn memory() -> u64 {
@@ -249,27 +239,6 @@ fn started(directory: &TempDir) -> (Symbolizer, u32) {
     };
     assert_eq!(label(&mut symbols, CODE), "good+0x0 (good)");
     (symbols, starter)
-}
-
-fn send_signal(signal: &str, pid: u32) {
-    let status = Command::new("kill")
-        .args([signal, &pid.to_string()])
-        .status();
-    assert!(status.unwrap().success());
-}
-
-/// Stops a process, which may have ended.
-fn stop(pid: u32) {
-    let done = Command::new("kill")
-        .args(["-STOP", &pid.to_string()])
-        .stderr(Stdio::null())
-        .status();
-    done.unwrap();
-}
-
-/// Returns whether there is such a process, or its end was not waited for.
-fn exists(pid: u32) -> bool {
-    Path::new(&format!("/proc/{pid}")).exists()
 }
 
 #[test]

@@ -117,25 +117,33 @@ fn board_with_entropy() -> VcpuPlatform {
     memory
         .write_obj(16u16, GuestAddress(available + 2))
         .unwrap();
+    set_up_queue(&platform, 0, 16, [descriptors, available, used]);
+    platform
+}
+
+/// Lets a driver set up queue 0 of a device, whose parts are at these addresses: descriptors,
+/// available ring, used ring. The device is running then.
+fn set_up_queue(platform: &VcpuPlatform, device: u64, entries: u16, parts: [u64; 3]) {
+    let [descriptors, available, used] = parts.map(|part| part as u32);
     for (register, value) in [
         (0x070, 3),
         (0x024, 1),
         (0x020, 1),
         (0x070, 0xB),
-        (0x038, 16),
+        (0x038, entries.into()),
         (0x080, descriptors),
         (0x090, available),
         (0x0A0, used),
         (0x044, 1),
         (0x070, 0xF),
     ] {
-        write_virtio(&platform, register, value as u32);
+        write_virtio(platform, device, register, value);
     }
-    platform
 }
 
-fn write_virtio(platform: &VcpuPlatform, register: u64, value: u32) {
-    platform.mmio_write(0, VIRTIO_BASE + register, &value.to_le_bytes());
+fn write_virtio(platform: &VcpuPlatform, device: u64, register: u64, value: u32) {
+    let at = VIRTIO_BASE + device * VIRTIO_STRIDE + register;
+    platform.mmio_write(0, at, &value.to_le_bytes());
 }
 
 #[test]
@@ -152,7 +160,7 @@ fn a_virtio_device_works_within_a_budget_until_the_run_loop_returns() {
     assert_eq!(index(used), 16, "served when the driver was ready");
     // Notifications of one block.
     make_available(32);
-    (0..48).for_each(|_| write_virtio(&platform, 0x050, 0));
+    (0..48).for_each(|_| write_virtio(&platform, 0, 0x050, 0));
     assert_eq!(index(used), 16);
     // Each return of the run loop lets the device go on, without a notification.
     board.tick(0);
@@ -165,11 +173,11 @@ fn a_virtio_device_works_within_a_budget_until_the_run_loop_returns() {
     make_available(56);
     board.tick(0);
     assert_eq!(index(used), 48);
-    write_virtio(&platform, 0x050, 0);
+    write_virtio(&platform, 0, 0x050, 0);
     assert_eq!(index(used), 56);
     // It goes on after a restore, too.
     make_available(72);
-    write_virtio(&platform, 0x050, 0);
+    write_virtio(&platform, 0, 0x050, 0);
     assert_eq!(index(used), 64);
     let state = board.state().unwrap();
     board.restore(&state).unwrap();
@@ -272,22 +280,8 @@ fn requests(platform: &VcpuPlatform, memory: &GuestMemory, device: u64) -> Guest
     memory
         .write_obj(ENTRIES, GuestAddress(available + 2))
         .unwrap();
-    for (register, value) in [
-        (0x070, 3),
-        (0x024, 1),
-        (0x020, 1),
-        (0x070, 0xB),
-        (0x038, u32::from(ENTRIES)),
-        (0x080, place as u32),
-        (0x090, available as u32),
-        (0x0A0, used as u32),
-        (0x044, 1),
-        (0x070, 0xF),
-        (0x050, 0),
-    ] {
-        let at = layout::VIRTIO_BASE + device * layout::VIRTIO_STRIDE + register;
-        platform.mmio_write(0, at, &u32::to_le_bytes(value));
-    }
+    set_up_queue(platform, device, ENTRIES, [place, available, used]);
+    write_virtio(platform, device, 0x050, 0);
     GuestAddress(used + 2)
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 
 use super::*;
+use crate::disk::tests::broken_file;
 
 fn client(files: Vec<File>) -> Client<OpenFiles> {
     let files: BTreeMap<u32, OwnedFd> = (0..).zip(files.into_iter().map(OwnedFd::from)).collect();
@@ -97,17 +98,12 @@ fn nothing_else_of_the_host_can_be_reached() {
     }
 }
 
-/// A file of the host whose pages cannot be read or written: no memory is mapped at address 0.
 #[test]
 fn an_error_of_the_host_is_that_of_the_request() {
     let directory = TempDir::new().unwrap();
     write_file(&directory, "file", b"contents");
-    let broken = File::options()
-        .read(true)
-        .write(true)
-        .open("/proc/self/mem");
     let intact = File::open(directory.path().join("file"));
-    let mut c = client(vec![broken.unwrap(), intact.unwrap()]);
+    let mut c = client(vec![broken_file(), intact.unwrap()]);
     for (fid, name) in [(1, b"0"), (2, b"1")] {
         c.walk(ROOT, fid, &[name]).unwrap();
         c.open(fid, 0).unwrap();

@@ -1,6 +1,7 @@
 //! Requests that write, to a read-only and to a writable share.
 
 use super::*;
+use crate::disk::tests::broken_file;
 
 #[test]
 fn a_read_only_share_refuses_every_write() {
@@ -157,13 +158,6 @@ fn a_writable_share_can_be_written() {
     assert!(dir.path().join("link").symlink_metadata().is_ok());
 }
 
-/// A file to which every access at offset 0 fails with EIO: the memory of this process.
-fn broken_file() -> OwnedFd {
-    let mut file = std::fs::File::options();
-    let file = file.read(true).write(true).open("/proc/self/mem");
-    file.unwrap().into()
-}
-
 #[test]
 fn errors_of_the_host_are_answered_and_noted() {
     let dir = tempfile::tempdir().unwrap();
@@ -179,7 +173,7 @@ fn errors_of_the_host_are_answered_and_noted() {
         c.open(fid, 2).unwrap();
         assert_eq!(c.ok(t::WRITE, write(fid)), 1u32.to_le_bytes());
         let node = c.server.node(fid).unwrap();
-        c.server.tree.replace_file(node, fid, broken_file());
+        c.server.tree.replace_file(node, fid, broken_file().into());
         for _ in 0..2 {
             assert_eq!(c.call(t::WRITE, write(fid)), Err(Errno::IO));
         }
