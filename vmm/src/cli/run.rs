@@ -165,14 +165,16 @@ pub(super) fn run(guest: &GuestConfig, record: &RecordArgs) -> Result<u8, Failur
         }
         rescue::end(&failure);
     }));
-    let mut outcome = machine.run(&mut frontend);
+    let mut outcome = machine.run(&mut frontend).map(|end| match end {
+        End::Status(status) => status,
+        End::Reset | End::Off => 0,
+    });
     terminal.restore();
     if let Some(recording) = frontend.recording.take() {
         machine.end_recording();
         let changes = kernel_text.map(|text| text.changes()).unwrap_or_default();
         let end = match &outcome {
-            Ok(End::Status(status)) => RunEnd::Program(ExitStatus::Code(*status)),
-            Ok(End::Reset | End::Off) => RunEnd::Program(ExitStatus::Code(0)),
+            Ok(status) => RunEnd::Program(ExitStatus::Code(*status)),
             Err(failure) => end_of(failure).0,
         };
         let ended = record.finish(&recording.finisher(), end, outcome.is_err(), changes);
@@ -188,10 +190,6 @@ pub(super) fn run(guest: &GuestConfig, record: &RecordArgs) -> Result<u8, Failur
         malformed_ds_areas = machine.malformed_ds_areas(),
         "end"
     );
-    let outcome = outcome.map(|end| match end {
-        End::Status(status) => status,
-        End::Reset | End::Off => 0,
-    });
     shared_writes.conclude(outcome)
 }
 
