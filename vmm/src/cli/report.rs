@@ -371,11 +371,7 @@ impl Sink for Report {
     }
 
     fn event(&mut self, task: &Task, event: &Event) -> anyhow::Result<()> {
-        match event {
-            Event::Maps { process, text } => self.symbols.set_maps(*process, text),
-            Event::ProcessEnd { process } => self.symbols.remove(*process),
-            _ => {}
-        }
+        self.symbols.event(event);
         self.format.event(task, event, &mut self.out);
         self.write_if_full()
     }

@@ -3,6 +3,7 @@
 use vbts_protocol::RECORD_SIZE;
 use vbts_trace::{Branch, Event};
 
+use super::sink::is_record;
 use super::summary::Summary;
 use super::symbols::Symbolizer;
 use super::task::Task;
@@ -90,12 +91,8 @@ impl<F: Format> Format for RawWithIndex<F> {
     }
 
     fn event(&mut self, task: &Task, event: &Event, out: &mut Vec<u8>) {
-        // Their places are between the branches, which the index does not have.
-        let is_record = matches!(
-            event,
-            Event::Arrive { .. } | Event::Depart { .. } | Event::Filtered(_)
-        );
-        if !is_record {
+        // The index does not have the branches between which these are.
+        if !is_record(event) {
             self.0.event(task, event, out);
         }
     }

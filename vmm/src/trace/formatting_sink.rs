@@ -9,7 +9,7 @@ use super::destination::Destination;
 use super::format::Format;
 use super::queue::{Queue, WriterError};
 use super::records::PIECE;
-use super::sink::Sink;
+use super::sink::{Sink, is_record};
 use super::summary::Summary;
 use super::symbols::Symbolizer;
 use super::task::Task;
@@ -138,20 +138,9 @@ impl Sink for FormattingSink {
             return Ok(());
         }
         self.settle()?;
-        match event {
-            Event::Maps { process, text } => self.symbols.set_maps(*process, text),
-            Event::ProcessEnd { process } => self.symbols.remove(*process),
-            _ => self.destination.task_event(task, event)?,
-        }
+        self.symbols.event(event);
+        self.destination.task_event(task, event)?;
         self.format.event(task, event, &mut self.buffer);
         self.settle()
     }
-}
-
-/// Whether an event has the place of a record of its task.
-fn is_record(event: &Event) -> bool {
-    matches!(
-        event,
-        Event::Arrive { .. } | Event::Depart { .. } | Event::Filtered(_) | Event::Invalid
-    )
 }

@@ -49,7 +49,7 @@ impl KernelText {
         }
     }
 
-    /// What differs in memory now: each difference as [`Event::KernelCode`].
+    /// Returns the differences between the file and memory now, each as [`Event::KernelCode`].
     pub fn changes(&self) -> Vec<Event> {
         let mut changes = Vec::new();
         for section in &self.sections {

@@ -248,11 +248,7 @@ impl Sink for OutputStage {
             return self.formatting.event(task, event);
         };
         // Reports name addresses before the end.
-        match event {
-            Event::Maps { process, text } => self.formatting.symbols.set_maps(*process, text),
-            Event::ProcessEnd { process } => self.formatting.symbols.remove(*process),
-            _ => {}
-        }
+        self.formatting.symbols.event(event);
         Sink::event(tail, task, event)
     }
 }

@@ -194,7 +194,29 @@ pub(crate) mod tests {
         records
     }
 
-    /// What a sink has received: the number of branches of each call, and events.
+    /// The branches of `records`, and the events between them.
+    pub(crate) fn contents(records: &Records) -> Vec<Result<Branch, Event>> {
+        struct Contents(Vec<Result<Branch, Event>>);
+        impl Sink for Contents {
+            type Error = std::convert::Infallible;
+
+            fn branches(&mut self, _: &mut Task, all: &[Branch]) -> Result<(), Self::Error> {
+                self.0.extend(all.iter().copied().map(Ok));
+                Ok(())
+            }
+
+            fn event(&mut self, _: &Task, event: &Event) -> Result<(), Self::Error> {
+                self.0.push(Err(event.clone()));
+                Ok(())
+            }
+        }
+        let mut contents = Contents(Vec::new());
+        let (start, end) = (Position::default(), records.end());
+        let Ok(()) = records.give(start, end, &mut Task::default(), &mut contents);
+        contents.0
+    }
+
+    /// The calls that a sink has received: the number of branches of each call, and events.
     #[derive(Debug, Default, PartialEq, Eq)]
     struct Calls(Vec<Result<usize, Event>>);
 

@@ -26,8 +26,17 @@ pub trait Sink {
     fn event(&mut self, task: &Task, event: &Event) -> Result<(), Self::Error>;
 }
 
-/// Whether an event is about one task or processor, and not about a process, the guest's kernel, or
-/// a task that has no branches.
+/// Returns whether an event has the place of a record of its task, between two branches. An output
+/// without the branches cannot show it.
+pub fn is_record(event: &Event) -> bool {
+    matches!(
+        event,
+        Event::Arrive { .. } | Event::Depart { .. } | Event::Filtered(_) | Event::Invalid
+    )
+}
+
+/// Returns whether an event is about one task or processor, and not about a process, the guest's
+/// kernel, or a task that has no branches.
 pub fn belongs_to_a_task(event: &Event) -> bool {
     !matches!(
         event,

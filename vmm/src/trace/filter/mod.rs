@@ -25,7 +25,7 @@ use vbts_trace::profile::modules::KERNEL_START;
 use vbts_trace::{Branch, Event, Status, maps};
 
 use super::records::{Mark, Records};
-use super::sink::belongs_to_a_task;
+use super::sink::{belongs_to_a_task, is_record};
 use super::symbols::Symbolizer;
 use super::task::{Task, belongs};
 pub use object::Object;
@@ -113,7 +113,7 @@ pub struct Filter {
     objects_found: Vec<bool>,
     /// Branches that were left out.
     filtered: u64,
-    /// What the last call of [`Self::branches`] has left.
+    /// The branches and gaps that the last call of [`Self::branches`] has returned.
     kept: Records,
 }
 
@@ -146,11 +146,7 @@ impl Filter {
     /// they must be reported before it.
     pub fn event(&mut self, task: &Task, event: &Event, symbols: &mut Symbolizer) -> Option<u64> {
         // Times on a processor, and damage that the kernel reports, interrupt no gap.
-        let ends_gap = belongs_to_a_task(event)
-            && !matches!(
-                event,
-                Event::Arrive { .. } | Event::Depart { .. } | Event::Filtered(_) | Event::Invalid
-            );
+        let ends_gap = belongs_to_a_task(event) && !is_record(event);
         let gap = if ends_gap {
             self.gap(task.number)
         } else {

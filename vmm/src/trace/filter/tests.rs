@@ -2,7 +2,7 @@ use std::path::Path;
 
 use super::*;
 use crate::root::Root;
-use crate::trace::sink::Sink;
+use crate::trace::records::tests::contents;
 
 /// A filter of records of one task, whose process has one anonymous mapping.
 struct Sample {
@@ -30,9 +30,12 @@ impl Sample {
             .map(|(from, to)| branch(*from, *to))
             .collect();
         let kept = self.filter.branches(&task(), &branches, &mut self.symbols);
-        let mut pairs = Pairs::default();
-        let Ok(()) = kept.give(Default::default(), kept.end(), &mut task(), &mut pairs);
-        pairs.0
+        let pair = |record| match record {
+            Ok(Branch { from, to }) => (from, to),
+            Err(Event::Filtered(branches)) => (branches, 0),
+            Err(event) => panic!("{event:?}"),
+        };
+        contents(kept).into_iter().map(pair).collect()
     }
 }
 
@@ -47,27 +50,6 @@ fn task() -> Task {
 
 fn branch(from: u64, to: u64) -> Branch {
     Branch { from, to }
-}
-
-#[derive(Default)]
-struct Pairs(Vec<(u64, u64)>);
-
-impl Sink for Pairs {
-    type Error = std::convert::Infallible;
-
-    fn branches(&mut self, _: &mut Task, branches: &[Branch]) -> Result<(), Self::Error> {
-        self.0
-            .extend(branches.iter().map(|branch| (branch.from, branch.to)));
-        Ok(())
-    }
-
-    fn event(&mut self, _: &Task, event: &Event) -> Result<(), Self::Error> {
-        match event {
-            Event::Filtered(branches) => self.0.push((*branches, 0)),
-            event => panic!("{event:?}"),
-        }
-        Ok(())
-    }
 }
 
 fn window(start: Option<&str>, stop: Option<&str>) -> Filters {

@@ -108,7 +108,7 @@ impl Recording {
         }
     }
 
-    /// What ends it.
+    /// Returns a handle that ends the recording.
     pub fn finisher(&self) -> Finisher {
         Finisher(self.queue.clone())
     }

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use vbts_trace::{Branch, Status};
 
 use super::*;
-use crate::trace::records::tests::records;
+use crate::trace::records::tests::{contents, records};
 
 /// What the merge has given out.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -90,27 +90,6 @@ fn end(task: u32, time: u64) -> AgentEvent {
 fn segment(task: u32, from: u64, to: u64) -> AgentEvent {
     let records = records(&[[2, from, 0], [1, from, 0], [3, to, 0]]);
     AgentEvent::Records { task, records }
-}
-
-/// The branches of `records`, and the events between them.
-fn all(records: &Records) -> (Vec<Branch>, Vec<Event>) {
-    #[derive(Default)]
-    struct All(Vec<Branch>, Vec<Event>);
-    impl Sink for All {
-        type Error = Infallible;
-        fn branches(&mut self, _: &mut Task, branches: &[Branch]) -> Result<(), Infallible> {
-            self.0.extend_from_slice(branches);
-            Ok(())
-        }
-        fn event(&mut self, _: &Task, event: &Event) -> Result<(), Infallible> {
-            self.1.push(event.clone());
-            Ok(())
-        }
-    }
-    let mut all = All::default();
-    let (start, end) = (Position::default(), records.end());
-    let Ok(()) = records.give(start, end, &mut Task::default(), &mut all);
-    (all.0, all.1)
 }
 
 fn merged(inputs: Vec<AgentEvent>) -> (Merge, Given) {
@@ -392,7 +371,7 @@ impl Model {
         let Some(stream) = stream else { return };
         match input {
             AgentEvent::Records { records, .. } => {
-                for event in all(records).1 {
+                for event in contents(records).into_iter().filter_map(Result::err) {
                     match event {
                         Event::Arrive { time } => stream.items.push_back((time, true)),
                         Event::Depart { time } => stream.items.push_back((time, false)),
@@ -484,7 +463,8 @@ proptest! {
             let inputs = stream(task, parts);
             for input in &inputs {
                 if let AgentEvent::Records { records, .. } = input {
-                    expected.extend(all(records).0.iter().map(|branch| (branch.from, task)));
+                    let branches = contents(records).into_iter().flatten();
+                    expected.extend(branches.map(|branch| (branch.from, task)));
                 }
             }
             streams.push(inputs.into_iter());

@@ -33,6 +33,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
+use vbts_trace::Event;
 use vbts_trace::maps::{self, Mapping};
 use vbts_trace::profile::modules::{self, is_kernel};
 
@@ -169,6 +170,15 @@ impl Symbolizer {
             None => self.kernel,
         };
         file.map_or_else(Vec::new, |file| self.files.resolve(file, wanted))
+    }
+
+    /// Updates the mappings of processes with an event of a trace.
+    pub fn event(&mut self, event: &Event) {
+        match event {
+            Event::Maps { process, text } => self.set_maps(*process, text),
+            Event::ProcessEnd { process } => self.remove(*process),
+            _ => {}
+        }
     }
 
     /// Sets the mappings of process `pid` from the text of `/proc/PID/maps`.
