@@ -106,8 +106,8 @@ pub struct DebugStore {
     /// mode. Processors without DTES64 use the 32-bit format outside IA-32e mode (17.4.9), and the
     /// ones modelled here without it have no IA-32e mode.
     pub format: Format,
-    /// Whether records contain the "branch predicted" flag. The recorder then sets it in every
-    /// record, because a software processor never mispredicts.
+    /// Records contain the "branch predicted" flag. The recorder sets it in every record, because a
+    /// software processor never mispredicts.
     pub has_predicted: bool,
 }
 

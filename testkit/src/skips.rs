@@ -1,4 +1,4 @@
-//! What tests leave out, for the scripts that run them.
+//! Reports skipped tests to the scripts that run them.
 //!
 //! A test that cannot run on this machine passes or is ignored, and the harness exits with status
 //! 0. So that a script can count these tests, each is a line of the file that `VBTS_CI_SKIPS`

@@ -86,9 +86,9 @@ pub struct Board {
     virtio: Vec<Arc<Mutex<dyn VirtioTransport>>>,
     /// A device has had work for the host: see [`Effects::HOST`].
     host_work: AtomicBool,
-    /// What the virtio devices may do until the run loop returns.
+    /// Bounds the work of the virtio devices until the run loop returns.
     budget: Budget,
-    /// A virtio device has used a part of it: see [`Effects::BUDGET`].
+    /// A virtio device has used a part of the budget: see [`Effects::BUDGET`].
     budget_used: AtomicBool,
 }
 

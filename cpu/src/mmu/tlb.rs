@@ -29,7 +29,7 @@ const GLOBAL_BIT: u64 = 1;
 pub(crate) struct Flushed {
     /// Number of the page.
     page: u64,
-    /// It may be part of a large page, all of which is flushed.
+    /// The page may be part of a large page, all of which is flushed.
     large: bool,
 }
 
@@ -47,7 +47,7 @@ impl Flushed {
         (!self.large).then_some(self.page)
     }
 
-    /// Whether the page of this number, which can be sign-extended, is flushed.
+    /// Returns whether the page of this number, which can be sign-extended, is flushed.
     pub fn has(self, page: u64) -> bool {
         let size = if self.large { LARGE_SHIFT } else { 12 };
         (page ^ self.page) << 12 >> size == 0

@@ -24,7 +24,7 @@ impl Budget {
         self.0.store(MAX_BYTES_AT_ONCE, Ordering::Relaxed);
     }
 
-    /// Whether devices have to wait for the next one.
+    /// Returns whether devices have to wait until the budget is renewed.
     pub(super) fn is_used_up(&self) -> bool {
         self.0.load(Ordering::Relaxed) == 0
     }

@@ -104,7 +104,7 @@ struct Processor {
     clock: AtomicI32,
     /// The lines to kick it.
     signals: Arc<Signals>,
-    /// How often it has returned to its loop.
+    /// Number of times that the processor has returned to its loop.
     answers: AtomicU64,
 }
 
@@ -125,7 +125,7 @@ impl Drop for WatchedProcessor {
     }
 }
 
-/// What the watchdog remembers of a thread: the number of its last answer, and its time since then.
+/// The number of a thread's last answer, and the thread's time since then.
 type Wait = Option<(u64, Patience)>;
 
 /// Looks at a thread that has used the processor time `used`, and whose last answer was number

@@ -33,7 +33,8 @@ impl SharedWrites {
         }
     }
 
-    /// Which files have not got what the guest has written, and why; `None` if all have.
+    /// Returns a message that names the files whose writes were refused, and why; `None` if there
+    /// are none.
     fn refused(&self) -> Option<String> {
         let (mut files, mut more) = (Vec::new(), false);
         for (directory, writes) in &self.0 {
