@@ -53,3 +53,16 @@ pub fn end(failure: &Failure) {
     failure.report();
     std::process::exit(failure.status().into())
 }
+
+/// Ends the process although the functions above have not: the stuck thread holds a lock that one
+/// of them needs. The trace or the recording may have no end.
+pub fn give_up(event: Event) {
+    let message = b"vbts: a thread that runs the guest does not answer, and holds up the end of \
+        the output: that may be incomplete\n";
+    // Not through `std`, which locks standard error.
+    let _ = rustix::io::write(rustix::stdio::stderr(), message);
+    let status = failure(event, None).status();
+    // SAFETY: the call ends all threads at once. What must run before the end of the process, such
+    // as handlers of exit(3), may need the lock.
+    unsafe { libc::_exit(status.into()) }
+}

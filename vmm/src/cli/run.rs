@@ -154,17 +154,20 @@ pub(super) fn run(guest: &GuestConfig, record: &RecordArgs) -> Result<u8, Failur
     let (restorer, rescue_alarm) = (terminal.clone(), alarm.clone());
     let rescued =
         (frontend.recording.as_ref()).map(|recording| (record.clone(), recording.finisher()));
-    alarm.set_rescue(Box::new(move |event| {
-        restorer.restore();
-        rescue::flush_console(&console, &rescue_alarm);
-        let failure = rescue::failure(event, limit);
-        if let Some((record, recording)) = rescued {
-            // The stuck thread may change the code of the kernel.
-            let ended = record.finish(&recording, end_of(&failure).0, true, Vec::new());
-            ended.unwrap_or_else(|failure| failure.report());
-        }
-        rescue::end(&failure);
-    }));
+    alarm.set_rescue(
+        Box::new(move |event| {
+            restorer.restore();
+            rescue::flush_console(&console, &rescue_alarm);
+            let failure = rescue::failure(event, limit);
+            if let Some((record, recording)) = rescued {
+                // The stuck thread may change the code of the kernel.
+                let ended = record.finish(&recording, end_of(&failure).0, true, Vec::new());
+                ended.unwrap_or_else(|failure| failure.report());
+            }
+            rescue::end(&failure);
+        }),
+        rescue::give_up,
+    );
     let mut outcome = machine.run(&mut frontend).map(|end| match end {
         End::Status(status) => status,
         End::Reset | End::Off => 0,

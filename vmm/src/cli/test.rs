@@ -98,9 +98,12 @@ pub fn main(args: &TestArgs) -> Result<u8, Failure> {
     alarm.start_timer()?;
     let limit = args.machine.timeout;
     // The guests end with this process.
-    alarm.set_rescue(Box::new(move |event| {
-        rescue::end(&rescue::failure(event, limit));
-    }));
+    alarm.set_rescue(
+        Box::new(move |event| {
+            rescue::end(&rescue::failure(event, limit));
+        }),
+        rescue::give_up,
+    );
     let log = Output::create(&log_path)
         .context("--console")?
         .interruptible(alarm.clone());

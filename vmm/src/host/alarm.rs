@@ -14,7 +14,7 @@ use vbts_cpu::Signals;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 use vmm_sys_util::signal::{block_signal, unblock_signal};
 
-use super::watchdog::{Rescue, Watchdog, WatchedProcessor};
+use super::watchdog::{LastResort, Rescue, Watchdog, WatchedProcessor};
 
 /// Signals that ask `vbts` to end the run.
 const SIGNALS: [i32; 4] = [SIGINT, SIGQUIT, SIGTERM, SIGHUP];
@@ -191,10 +191,11 @@ impl Alarm {
 
     /// Has `rescue` end the process if the thread that has called [`Self::start_timer`] neither
     /// goes on nor ends after an event: if it uses a second of processor time, or if a call of the
-    /// host blocks it for ten seconds. The same holds for [`Self::watch_processor`]. The first
-    /// [`Self::end_run`] drops it.
-    pub fn set_rescue(&self, rescue: Rescue) {
-        self.watchdog.set_rescue(rescue);
+    /// host blocks it for ten seconds. The same holds for [`Self::watch_processor`]. If `rescue`
+    /// has not ended the process after 20 seconds, `last_resort` does. The first
+    /// [`Self::end_run`] drops both.
+    pub fn set_rescue(&self, rescue: Rescue, last_resort: LastResort) {
+        self.watchdog.set_rescue(rescue, last_resort);
     }
 
     /// Notes that the run goes on after all events so far.

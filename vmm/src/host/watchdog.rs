@@ -6,18 +6,21 @@
 //! neither. It may hold locks, so that the thread of the watchdog takes none of its. Only time in
 //! which the process could run counts: the thread adds up its own waits, which neither a stopped
 //! process nor a suspended host completes.
+//!
+//! What ends the process completes its output first, and for that it allocates memory and takes
+//! locks that the stuck thread may hold. A second thread bounds that time.
 
 use std::fmt;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use vbts_cpu::Signals;
-use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
+use vmm_sys_util::eventfd::{EFD_NONBLOCK, EFD_SEMAPHORE, EventFd};
 
 use super::alarm::Event;
 
@@ -25,11 +28,15 @@ use super::alarm::Event;
 const MAX_USED: Duration = Duration::from_secs(1);
 /// Time for which a call of the host may block the thread before it answers.
 const MAX_BLOCKED: Duration = Duration::from_secs(10);
+/// Time for which a rescue may last.
+const MAX_RESCUE: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 20 });
 /// Time between two looks at a thread that has not answered.
 const TICK: Duration = Duration::from_millis(100);
 
 /// Ends the process in place of the run loop.
 pub type Rescue = Box<dyn FnOnce(Event) + Send>;
+/// Ends the process in place of a [`Rescue`] that does not. It takes no lock and allocates nothing.
+pub type LastResort = fn(Event);
 
 /// The clock of a thread's processor time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -154,6 +161,11 @@ struct Shared {
     ended: AtomicBool,
     /// Readable when there is an event.
     notice: EventFd,
+    last_resort: OnceLock<LastResort>,
+    /// The event for which a rescue has begun, as in `event`.
+    rescue_event: AtomicI32,
+    /// Advanced when a rescue begins, when it returns, and when the watchdog ends.
+    rescue_notice: EventFd,
 }
 
 /// Asks the watchdog to watch, from a signal handler, too.
@@ -163,11 +175,7 @@ pub(super) struct Asker(Arc<Shared>);
 impl Asker {
     /// Notes that `event` has to be answered. It only touches atomics and calls write(2).
     pub fn ask(&self, event: Event) {
-        let event = match event {
-            Event::Signal(signal) => signal,
-            Event::Timeout => TIMEOUT,
-        };
-        self.0.event.store(event, Ordering::SeqCst);
+        self.0.event.store(number_of(event), Ordering::SeqCst);
         let _ = self.0.notice.write(1);
     }
 }
@@ -176,7 +184,7 @@ impl Asker {
 pub(super) struct Watchdog {
     shared: Arc<Shared>,
     rescue: Arc<Mutex<Option<Rescue>>>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl fmt::Debug for Watchdog {
@@ -199,9 +207,12 @@ impl Watchdog {
                 processors: Mutex::default(),
                 ended: AtomicBool::new(false),
                 notice: EventFd::new(EFD_NONBLOCK | libc::EFD_CLOEXEC)?,
+                last_resort: OnceLock::new(),
+                rescue_event: AtomicI32::new(NO_EVENT),
+                rescue_notice: EventFd::new(EFD_NONBLOCK | EFD_SEMAPHORE | libc::EFD_CLOEXEC)?,
             }),
             rescue: Arc::default(),
-            thread: Mutex::default(),
+            threads: Mutex::default(),
         })
     }
 
@@ -210,23 +221,28 @@ impl Watchdog {
         Asker(self.shared.clone())
     }
 
-    /// Has `rescue` end the process if the thread that runs the guest does not answer.
-    pub fn set_rescue(&self, rescue: Rescue) {
+    /// Has `rescue` end the process if the thread that runs the guest does not answer, and
+    /// `last_resort` if `rescue` does not end it within [`MAX_RESCUE`]. The first last resort stays.
+    pub fn set_rescue(&self, rescue: Rescue, last_resort: LastResort) {
+        self.shared.last_resort.get_or_init(|| last_resort);
         *self.rescue.lock().unwrap_or_else(PoisonError::into_inner) = Some(rescue);
     }
 
-    /// Watches the calling thread from now on. The first call starts the watchdog's thread.
+    /// Watches the calling thread from now on. The first call starts the watchdog's threads.
     ///
     /// # Errors
     /// The host cannot start a thread.
     pub fn watch(&self) -> io::Result<()> {
         let clock = ThreadClock::of_this_thread()?;
         self.shared.clock.store(clock.0, Ordering::SeqCst);
-        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
-        if thread.is_none() {
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        if threads.is_empty() {
             let (shared, rescue) = (self.shared.clone(), self.rescue.clone());
             let builder = std::thread::Builder::new().name("watchdog".into());
-            *thread = Some(builder.spawn(move || shared.run(&rescue))?);
+            threads.push(builder.spawn(move || shared.run(&rescue))?);
+            let shared = self.shared.clone();
+            let builder = std::thread::Builder::new().name("last resort".into());
+            threads.push(builder.spawn(move || shared.watch_rescue())?);
         }
         Ok(())
     }
@@ -279,12 +295,9 @@ impl Drop for Watchdog {
     fn drop(&mut self) {
         self.shared.ended.store(true, Ordering::SeqCst);
         let _ = self.shared.notice.write(1);
-        let thread = self
-            .thread
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
-        if let Some(thread) = thread {
+        let _ = self.shared.rescue_notice.write(1);
+        let threads = self.threads.get_mut();
+        for thread in threads.unwrap_or_else(PoisonError::into_inner).drain(..) {
             let _ = thread.join();
         }
     }
@@ -297,7 +310,7 @@ impl Shared {
 
     fn run(&self, rescue: &Mutex<Option<Rescue>>) {
         loop {
-            self.wait();
+            wait(&self.notice, None);
             if self.ended.load(Ordering::SeqCst) {
                 return;
             }
@@ -311,9 +324,23 @@ impl Shared {
                 // `stop_watching` may have come first.
                 && self.clock.swap(NO_CLOCK, Ordering::SeqCst) != NO_CLOCK
             {
+                self.rescue_event.store(number_of(event), Ordering::SeqCst);
+                let _ = self.rescue_notice.write(1);
                 rescue(event);
+                let _ = self.rescue_notice.write(1);
                 return;
             }
+        }
+    }
+
+    /// Waits for a rescue, and ends the process if that does not.
+    fn watch_rescue(&self) {
+        wait(&self.rescue_notice, None);
+        if !self.ended.load(Ordering::SeqCst)
+            && !wait(&self.rescue_notice, Some(MAX_RESCUE))
+            && let Some(last_resort) = self.last_resort.get()
+        {
+            last_resort(event_of(self.rescue_event.load(Ordering::SeqCst)));
         }
     }
 
@@ -344,23 +371,40 @@ impl Shared {
                 stuck |= look(wait, answers, ThreadClock(clock).now(), kick);
             }
             if stuck {
-                return Some(match event {
-                    TIMEOUT => Event::Timeout,
-                    signal => Event::Signal(signal),
-                });
+                return Some(event_of(event));
             }
             // Not on `notice`: signals in a row must not shorten the tick.
             std::thread::sleep(TICK);
         }
     }
+}
 
-    /// Waits for a notice.
-    fn wait(&self) {
-        // SAFETY: `notice` keeps the descriptor open.
-        let fd = unsafe { BorrowedFd::borrow_raw(self.notice.as_raw_fd()) };
-        let _ = poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], None);
-        let _ = self.notice.read();
+/// The value of [`Shared::event`] for an event.
+fn number_of(event: Event) -> i32 {
+    match event {
+        Event::Timeout => TIMEOUT,
+        Event::Signal(signal) => signal,
     }
+}
+
+/// The event of a value of [`Shared::event`].
+fn event_of(event: i32) -> Event {
+    match event {
+        TIMEOUT => Event::Timeout,
+        signal => Event::Signal(signal),
+    }
+}
+
+/// Waits for a notice, for at most `limit`. Returns whether there was one.
+fn wait(notice: &EventFd, limit: Option<Duration>) -> bool {
+    let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+    // SAFETY: `notice` keeps the descriptor open.
+    let fd = unsafe { BorrowedFd::borrow_raw(notice.as_raw_fd()) };
+    let _ = poll(
+        &mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)],
+        limit.as_ref(),
+    );
+    notice.read().is_ok()
 }
 
 #[cfg(test)]

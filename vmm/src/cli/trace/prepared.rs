@@ -189,12 +189,15 @@ impl Prepared {
         let (writer, limit) = (lock(&self.session).writer(), rescue_alarm.limit());
         let (terminal, reports) = (restorer.clone().unwrap_or_default(), self.reports);
         let console_alarm = rescue_alarm.clone();
-        rescue_alarm.set_rescue(Box::new(move |event| {
-            rescue::flush_console(&console, &console_alarm);
-            let failure = rescue::failure(event, limit);
-            rescue::finish_trace(&writer, &terminal, &failure, reports);
-            rescue::end(&failure);
-        }));
+        rescue_alarm.set_rescue(
+            Box::new(move |event| {
+                rescue::flush_console(&console, &console_alarm);
+                let failure = rescue::failure(event, limit);
+                rescue::finish_trace(&writer, &terminal, &failure, reports);
+                rescue::end(&failure);
+            }),
+            rescue::give_up,
+        );
         let outcome = machine.run(&mut connection);
         if let Some(restorer) = restorer {
             lock(&self.session).restore_terminal(restorer);

@@ -6,7 +6,8 @@ use std::time::Instant;
 fn watchdog() -> (Arc<Watchdog>, Receiver<Event>) {
     let watchdog = Arc::new(Watchdog::new().unwrap());
     let (report, reports) = channel();
-    watchdog.set_rescue(Box::new(move |event| report.send(event).unwrap()));
+    let rescue = Box::new(move |event| report.send(event).unwrap());
+    watchdog.set_rescue(rescue, |_| panic!("the rescue ends"));
     (watchdog, reports)
 }
 
@@ -129,4 +130,26 @@ fn a_processor_that_answers_kicks_is_not_stuck() {
     thread.join().unwrap();
     watchdog.asker().ask(Event::Timeout);
     assert!(reports.recv_timeout(3 * MAX_USED).is_err());
+}
+
+#[test]
+fn a_rescue_that_needs_a_lock_of_the_stuck_thread_does_not_hold_up_the_end() {
+    static ENDED_FOR: Mutex<Option<Event>> = Mutex::new(None);
+    let watchdog = Arc::new(Watchdog::new().unwrap());
+    let lock = Arc::new(Mutex::new(()));
+    let held = lock.clone();
+    watchdog.set_rescue(
+        Box::new(move |_| drop(held.lock().unwrap_or_else(PoisonError::into_inner))),
+        |event| *ENDED_FOR.lock().unwrap() = Some(event),
+    );
+    let guard = lock.lock().unwrap();
+    watched(&watchdog, |_| std::hint::spin_loop());
+    watchdog.asker().ask(Event::Signal(15));
+    let began = Instant::now();
+    while ENDED_FOR.lock().unwrap().is_none() {
+        assert!(began.elapsed() < Duration::from_secs(120));
+        std::thread::sleep(TICK);
+    }
+    assert_eq!(*ENDED_FOR.lock().unwrap(), Some(Event::Signal(15)));
+    drop(guard);
 }
