@@ -16,6 +16,7 @@ pub struct WriteMonitor {
     step: AtomicU64,
     /// The write is to a regular file.
     to_file: AtomicBool,
+    hurry: AtomicBool,
 }
 
 impl WriteMonitor {
@@ -28,6 +29,16 @@ impl WriteMonitor {
     /// Whether writes end early.
     pub fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
+    }
+
+    /// The run is interrupted: what is left to do before the last write must not take long.
+    pub fn hurry(&self) {
+        self.hurry.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the run is interrupted.
+    pub fn is_hurried(&self) -> bool {
+        self.hurry.load(Ordering::Relaxed)
     }
 
     /// A write begins.

@@ -2,7 +2,7 @@
 
 use libc::c_long;
 
-use crate::kvm::ioctl::WHILE_RUNNING;
+use super::kvm_ioctls::WHILE_RUNNING;
 
 /// A system call that stays allowed.
 #[derive(Debug)]

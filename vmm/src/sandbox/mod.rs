@@ -8,6 +8,7 @@
 
 mod calls;
 mod files;
+mod kvm_ioctls;
 mod threads;
 
 use std::collections::BTreeMap;

@@ -48,7 +48,7 @@ impl TracePipeline {
         let mut destination = options.destination;
         destination.write_in(options.format.unit(), &queue.writes);
         let mut symbols = options.symbols;
-        symbols.end_with(queue.clone());
+        symbols.end_with(queue.writes.clone());
         let filters = options.filters;
         let tail = filters.last.map(TailBuffer::new).transpose()?;
         let filter = filters

@@ -1,7 +1,7 @@
 //! The queue between the run loop and the thread that writes the trace.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -163,8 +163,6 @@ pub struct Queue {
     /// The writes of the thread. Once it is stopped, the thread has to end with a whole line or
     /// record.
     pub writes: Arc<WriteMonitor>,
-    /// The run is interrupted. What is left to do must not take long.
-    pub hurry: AtomicBool,
 }
 
 impl Queue {

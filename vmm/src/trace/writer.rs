@@ -71,7 +71,7 @@ impl Writer {
     /// Lets the queue grow, because the run ends early.
     pub fn expect_end(&mut self) {
         self.limit = LIMIT_AT_END;
-        self.queue.hurry.store(true, Ordering::Relaxed);
+        self.queue.writes.hurry();
     }
 
     /// Queues `work`. Blocks while the queue is full. An event of the alarm ends the wait for a
@@ -90,7 +90,7 @@ impl Writer {
         while state.bytes > self.limit && !state.failed {
             state = self.queue.wait(state);
             if state.bytes > self.limit && self.alarm.has_pending() {
-                self.queue.hurry.store(true, Ordering::Relaxed);
+                self.queue.writes.hurry();
                 if timeout.is_over() {
                     return Err(WriterError::Interrupted);
                 }
@@ -192,7 +192,7 @@ impl Writer {
         interrupted: bool,
     ) -> (Option<Summary>, Option<WriterError>) {
         if interrupted {
-            self.queue.hurry.store(true, Ordering::Relaxed);
+            self.queue.writes.hurry();
             // What ended the run must not end this wait. A later signal does.
             self.alarm.set_timer(None);
             while self.alarm.take().is_some() {}

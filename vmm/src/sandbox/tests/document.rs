@@ -52,7 +52,7 @@ fn row(call: &Call) -> String {
         ("mknodat", Check::Clear(..)) => "no device",
         (_, Check::Clear(..)) => "without PROT_EXEC",
         ("ioctl", Check::OneOf(_, values)) if values.len() > 10 => {
-            let count = crate::kvm::ioctl::WHILE_RUNNING.len();
+            let count = crate::sandbox::kvm_ioctls::WHILE_RUNNING.len();
             &format!("those above, and the {count} of KVM that a running virtual machine needs")
         }
         ("ioctl", Check::OneOf(..)) => {

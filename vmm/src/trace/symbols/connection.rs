@@ -6,7 +6,6 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -17,7 +16,7 @@ use rustix::net::{
 };
 
 use super::protocol::{Action, MAX_PACKET, Reply, Request};
-use crate::trace::queue::Queue;
+use crate::host::WriteMonitor;
 
 /// Subcommand of `vbts` that reads symbols.
 pub const COMMAND: &str = "read-symbols";
@@ -57,7 +56,7 @@ pub struct Connection {
     generation: u32,
     packet: Vec<u8>,
     /// Says whether the run is interrupted: names are not worth a long wait then.
-    queue: Arc<Queue>,
+    writes: Arc<WriteMonitor>,
     /// The time that waits have taken since.
     waited: Duration,
 }
@@ -92,14 +91,14 @@ impl Connection {
             starter,
             generation: 0,
             packet: vec![0; MAX_PACKET],
-            queue: Arc::default(),
+            writes: Arc::default(),
             waited: Duration::ZERO,
         })
     }
 
-    /// Makes waits short once the run of `queue` is interrupted.
-    pub fn end_with(&mut self, queue: Arc<Queue>) {
-        self.queue = queue;
+    /// Makes waits short once the run whose trace these writes are is interrupted.
+    pub fn end_with(&mut self, writes: Arc<WriteMonitor>) {
+        self.writes = writes;
     }
 
     /// Sends a request, with a file.
@@ -122,7 +121,7 @@ impl Connection {
     pub fn receive(&mut self) -> Result<Reply<'_>, Gone> {
         let began = Instant::now();
         let size = self.wait(began);
-        if self.queue.hurry.load(Ordering::Relaxed) {
+        if self.writes.is_hurried() {
             self.waited += began.elapsed();
         }
         let Ok(size @ 1..) = size else {
@@ -152,8 +151,8 @@ impl Connection {
                 Err(error) => return Err(error.into()),
             }
             let waited = began.elapsed();
-            let hurry = self.queue.hurry.load(Ordering::Relaxed);
-            let stop = self.queue.writes.is_stopped();
+            let hurry = self.writes.is_hurried();
+            let stop = self.writes.is_stopped();
             if stop || waited > PATIENCE || hurry && self.waited + waited > LAST_PATIENCE {
                 return Err(Errno::TIMEDOUT.into());
             }

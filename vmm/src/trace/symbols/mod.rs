@@ -48,7 +48,7 @@ pub use protocol::{Answer, CodePlace, FunctionKind, FunctionRange, Wanted};
 use source::Source;
 pub use unnamed::Unnamed;
 
-use super::queue::Queue;
+use crate::host::WriteMonitor;
 use crate::root::Root;
 
 /// Maximum memory in bytes of the mappings that are kept of processes other than the current one.
@@ -116,10 +116,10 @@ impl Symbolizer {
         Ok(())
     }
 
-    /// Gives names up soon once the run of `queue` is interrupted.
-    pub fn end_with(&mut self, queue: Arc<Queue>) {
+    /// Gives names up soon once the run whose trace these writes are is interrupted.
+    pub fn end_with(&mut self, writes: Arc<WriteMonitor>) {
         if let Source::Process(connection) = self.files.source() {
-            connection.end_with(queue);
+            connection.end_with(writes);
         }
     }
 
