@@ -8,16 +8,16 @@ use std::sync::{Arc, LazyLock};
 
 use libfuzzer_sys::fuzz_target;
 use rustix::stdio::{dup2_stderr, dup2_stdout, stderr, stdout};
-use vbts::host::Alarm;
-use vbts::root::Root;
-use vbts::trace::destination::{StdoutUse, TraceTo};
-use vbts::trace::format::{Format, Raw};
-use vbts::trace::json::Json;
-use vbts::trace::session::{Options, Session};
-use vbts::trace::streams::Positions;
-use vbts::trace::symbols::Symbolizer;
-use vbts::trace::text::Text;
-use vbts::trace::{Destination, Filters, RunEnd};
+use vbts_host::Alarm;
+use vbts_host::root::Root;
+use vbts_capture::destination::{StdoutUse, TraceTo};
+use vbts_capture::format::{Format, Raw};
+use vbts_capture::json::Json;
+use vbts_capture::session::{Options, Session};
+use vbts_capture::streams::Positions;
+use vbts_symbols::Symbolizer;
+use vbts_capture::text::Text;
+use vbts_capture::{Destination, Filters, RunEnd};
 use vbts_devices::{ByteSink, GuestRam};
 use vbts_fuzz::input::Input;
 use vbts_fuzz::tree::Tree;
@@ -68,7 +68,7 @@ fuzz_target!(|data: &[u8]| {
     let sched = flags & 32 != 0;
     let format: Box<dyn Format> = match flags & 3 {
         0 => Box::new(Raw),
-        1 => Box::new(Json::new(vbts::accel::Accel::Soft, sched)),
+        1 => Box::new(Json::new(vbts_vmm::accel::Accel::Soft, sched)),
         _ => Box::new(Text::new(sched)),
     };
     std::fs::write(TREE.empty().join("prog"), program).expect("a file can be written");

@@ -4,9 +4,9 @@
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use vbts::boot::params::{BootParams, FIXED_RNG_SEED, SETUP_HEADER};
-use vbts::boot::{BootSource, acpi, cmdline, load, mptable};
-use vbts::layout;
+use vbts_vmm::boot::params::{BootParams, FIXED_RNG_SEED, SETUP_HEADER};
+use vbts_vmm::boot::{BootSource, acpi, cmdline, load, mptable};
+use vbts_vmm::layout;
 use vbts_devices::GuestRam;
 use vbts_fuzz::input::Input;
 use vbts_testkit::Ram;

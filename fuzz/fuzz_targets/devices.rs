@@ -4,8 +4,8 @@
 use std::sync::{Arc, LazyLock};
 
 use libfuzzer_sys::fuzz_target;
-use vbts::board::{Board, MAX_DEADLINE, VcpuPlatform};
-use vbts::layout::{COM1, IOAPIC, LAPIC, VIRTIO_BASE};
+use vbts_vmm::board::{Board, MAX_DEADLINE, VcpuPlatform};
+use vbts_vmm::layout::{COM1, IOAPIC, LAPIC, VIRTIO_BASE};
 use vbts_cpu::Platform;
 use vbts_devices::ninep::Access;
 use vbts_devices::virtio::console::ConsolePort;

@@ -4,10 +4,10 @@
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use vbts::boot::params::FIXED_RNG_SEED;
-use vbts::boot::{BootSource, load};
-use vbts::layout;
-use vbts::trace::machine::kernel::Kernel;
+use vbts_vmm::boot::params::FIXED_RNG_SEED;
+use vbts_vmm::boot::{BootSource, load};
+use vbts_vmm::layout;
+use vbts_capture::machine::kernel::Kernel;
 use vbts_devices::GuestRam;
 use vbts_testkit::Ram;
 

@@ -3,8 +3,8 @@
 use std::fs::File;
 
 use rustix::fs::{MemfdFlags, memfd_create};
-use vbts::trace::symbols::reader::budget::Budget;
-use vbts::trace::symbols::reader::object_file::ObjectFile;
+use vbts_symbols::reader::budget::Budget;
+use vbts_symbols::reader::object_file::ObjectFile;
 
 /// Maximum length of a label's part in bytes: a name of 4 KiB, an ellipsis and a suffix.
 const MAX_PART: usize = 4096 + 8;

@@ -8,6 +8,7 @@
 //! | [`descriptor`] | segment descriptors and gates as numbers |
 //! | [`environment`] | RAM contents and processor state, built step by step, and the machine that starts with them |
 //! | [`processor`] | a processor that the software CPU executes or, by VBTS_ACCEL, KVM |
+//! | [`files`] | files of the host that fail |
 //! | [`elf`] | ELF files, hostile ones among them |
 //! | [`lockstep`] | random programs with and without native code, in lock step |
 //! | [`random`] | a generator of pseudo-random numbers whose seed is all that a reproduction needs |
@@ -56,6 +57,7 @@
 pub mod descriptor;
 pub mod elf;
 pub mod environment;
+pub mod files;
 pub mod lockstep;
 pub mod memory;
 pub mod platform;

@@ -12,18 +12,18 @@ use iced_x86::code_asm::*;
 use kvm_bindings::{KVM_GUESTDBG_ENABLE, KVM_GUESTDBG_SINGLESTEP, kvm_guest_debug};
 use kvm_ioctls::Kvm;
 use serde_json::{Map, Value, json};
-use vbts::boot::{Protocol, registers};
-use vbts::exit::Failure;
-use vbts::kvm::check::exit::Exit as ScratchExit;
-use vbts::kvm::check::guest::Mode;
-use vbts::kvm::check::scratch::Scratch;
-use vbts::kvm::{KvmVcpu, Vm, device};
-use vbts::memory::{GuestMemory, Size, allocate, cpu_view};
-use vbts::vcpu::Vcpu;
 use vbts_bts::DebugCtl;
 use vbts_cpu::state::msr;
 use vbts_cpu::{Activity, Cpu, Exit, HostClock, SoftCpu};
+use vbts_host::exit::Failure;
 use vbts_testkit::{Emit, TestPlatform, assemble};
+use vbts_vmm::boot::{Protocol, registers};
+use vbts_vmm::kvm::check::exit::Exit as ScratchExit;
+use vbts_vmm::kvm::check::guest::Mode;
+use vbts_vmm::kvm::check::scratch::Scratch;
+use vbts_vmm::kvm::{KvmVcpu, Vm, device};
+use vbts_vmm::memory::{GuestMemory, Size, allocate, cpu_view};
+use vbts_vmm::vcpu::Vcpu;
 use vm_memory::{Bytes, GuestAddress};
 
 /// Where the programs are.
@@ -231,7 +231,7 @@ fn single_step(kvm: &Kvm) -> Result<Option<f64>> {
 
 fn measure() -> Result<Value> {
     let kvm = device::open(Path::new(device::DEVICE))?;
-    vbts::kvm::kick::install_handler()?;
+    vbts_vmm::kvm::kick::install_handler()?;
     let mut machine = Machine::new(&kvm)?;
     // SAFETY: it is dropped at the end of this function, before the machine.
     let _registration = unsafe { machine.vcpu.register_thread() };

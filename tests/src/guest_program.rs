@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Result;
-use vbts::boot::cpio::Cpio;
+use vbts_vmm::boot::cpio::Cpio;
 
 use crate::machine::Machine;
 use crate::programs;

@@ -7,8 +7,8 @@ use std::path::Path;
 use anyhow::Result;
 use kvm_ioctls::Kvm;
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
-use vbts::kvm::check;
-use vbts::kvm::device::{self, DEVICE};
+use vbts_vmm::kvm::check;
+use vbts_vmm::kvm::device::{self, DEVICE};
 
 use crate::skips;
 

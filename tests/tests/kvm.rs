@@ -6,13 +6,13 @@ use anyhow::{Context, Result, bail, ensure};
 use iced_x86::code_asm::eax;
 use kvm_ioctls::Kvm;
 use serde_json::Value;
-use vbts::kvm::check::guest::{Expect, Guest, Mode, Setup};
-use vbts::kvm::check::guests::GUESTS;
-use vbts::kvm::check::scratch::Scratch;
-use vbts::kvm::check::{self, CheckFailure};
 use vbts_testkit::assemble;
 use vbts_tests::kvm::{self, Needs};
 use vbts_tests::machine::Machine;
+use vbts_vmm::kvm::check::guest::{Expect, Guest, Mode, Setup};
+use vbts_vmm::kvm::check::guests::GUESTS;
+use vbts_vmm::kvm::check::scratch::Scratch;
+use vbts_vmm::kvm::check::{self, CheckFailure};
 
 fn main() {
     kvm::main(&[

@@ -12,12 +12,12 @@ use std::time::Duration;
 use vbts_cpu::Model;
 
 use crate::config::{Accelerator, BtsMode, ClockSource, JitMode, MachineConfig};
-use crate::exit::Failure;
 use crate::kvm::check::Report;
 use crate::kvm::check::speed::{Millions, Speed};
 use crate::kvm::device;
 use crate::kvm::passthrough::NoPassThrough;
 use crate::layout;
+use vbts_host::exit::Failure;
 
 mod host;
 

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 use vbts_devices::{ByteSink, StateError};
 
-use crate::escape::is_printable;
-use crate::host::{Output, OutputError};
+use vbts_host::escape::is_printable;
+use vbts_host::{Output, OutputError};
 
 /// The text that Linux prints first when it panics.
 const PANIC: &[u8] = b"Kernel panic - not syncing";

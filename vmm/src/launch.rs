@@ -19,16 +19,16 @@ use crate::boot::params::{FIXED_RNG_SEED, RngSeed};
 use crate::boot::{self, BootSource, cmdline};
 use crate::config::{Initrd, JitMode, KernelConfig, MachineConfig, SandboxMode, ShareConfig};
 use crate::console::Console;
-use crate::exit::Failure;
-use crate::host::{Alarm, Output};
 use crate::kvm::{Vm, device};
 use crate::layout::VIRTIO_GSI;
 use crate::machine::Machine;
 use crate::memory::{self, GuestMemory};
 use crate::perf_map::PerfMap;
-use crate::sandbox::{self, FileRules, Reach, Sandbox};
 pub use devices::SharedDirectory;
 pub use shared_writes::SharedWrites;
+use vbts_host::exit::Failure;
+use vbts_host::sandbox::{self, FileRules, Reach, Sandbox};
+use vbts_host::{Alarm, Output};
 
 /// The guest's real-time clock at its start, in seconds since 1970, unless `SOURCE_DATE_EPOCH` sets
 /// another: 2026-01-01 00:00:00 UTC. It is constant, so that two runs are the same.
@@ -228,7 +228,7 @@ impl Launch {
     }
 
     /// The guest's serial console on the host's side.
-    pub(crate) fn console(&self) -> &Shared<Console> {
+    pub fn console(&self) -> &Shared<Console> {
         &self.console
     }
 

@@ -1,7 +1,8 @@
-//! The vbts virtual machine monitor: a Linux guest with a working Intel Branch Trace Store.
+//! The virtual machine: a Linux guest with a working Intel Branch Trace Store.
 //!
 //! [`config::MachineConfig`] describes a machine, [`launch::Launch`] builds it, and
-//! [`machine::Machine`] runs it. The command line ([`cli`]) and the tests are users of these types.
+//! [`machine::Machine`] runs it. The crate contains neither instructions, which `vbts-cpu` has, nor
+//! device models, which `vbts-devices` has, nor anything about a traced program.
 //!
 //! # Example
 //!
@@ -10,12 +11,12 @@
 //! ```no_run
 //! use std::os::fd::BorrowedFd;
 //!
-//! use vbts::board::Board;
-//! use vbts::config::{Accelerator, KernelConfig, MachineConfig};
-//! use vbts::exit::Failure;
-//! use vbts::host::Event;
-//! use vbts::launch::{KernelFiles, Launch};
-//! use vbts::machine::{End, RunObserver};
+//! use vbts_vmm::board::Board;
+//! use vbts_vmm::config::{Accelerator, KernelConfig, MachineConfig};
+//! use vbts_host::exit::Failure;
+//! use vbts_host::Event;
+//! use vbts_vmm::launch::{KernelFiles, Launch};
+//! use vbts_vmm::machine::{End, RunObserver};
 //!
 //! /// Ends the run at the first signal.
 //! struct Unattended;
@@ -54,48 +55,30 @@
 //!
 //! # Layers
 //!
-//! A module imports only from modules of the rows below its own. A test checks this, and that only
-//! [`cli`] names the library that reads the command line.
+//! A module imports only from modules of the rows below its own. A test checks this.
 //!
 //! | modules | contents |
 //! |---|---|
-//! | [`cli`] | the command line: options and commands |
-//! | [`answers`], `suite` | answers from kept traces; the regression suite of the guest kernel's API |
-//! | `guest_files`, `kernel_tree`, [`trace`] | vbts's guest files; kernel trees; traces of programs |
 //! | [`launch`] | from a configuration to a machine |
 //! | [`accel`] | the choice of the accelerator |
-//! | [`machine`], `network` | run loops; networks and their TAP devices |
-//! | [`board`], [`boot`], [`config`], `console`, `sandbox`, [`vcpu`] | the parts of a machine |
-//! | [`host`], [`kvm`], `perf_map`, `program` | the host: I/O, KVM, perf; the program to trace |
-//! | [`exit`], [`memory`], [`root`] | exit statuses; guest RAM; the guest's root directory |
-//! | `arch`, `elf`, `escape`, [`layout`] | architectures; ELF headers; printable text; addresses |
+//! | [`machine`], [`network`] | run loops; networks and their TAP devices |
+//! | [`board`], [`boot`], [`config`], [`console`], [`vcpu`] | the parts of a machine |
+//! | [`kvm`], `perf_map` | KVM; names of native code for perf |
+//! | [`memory`] | guest RAM |
+//! | [`layout`] | addresses |
 
 pub mod accel;
-pub mod answers;
-mod arch;
 pub mod board;
 pub mod boot;
-pub mod cli;
 pub mod config;
-mod console;
-mod elf;
-mod escape;
-pub mod exit;
-mod guest_files;
-pub mod host;
-mod kernel_tree;
+pub mod console;
 pub mod kvm;
 pub mod launch;
 pub mod layout;
 pub mod machine;
 pub mod memory;
-mod network;
+pub mod network;
 mod perf_map;
-mod program;
-pub mod root;
-mod sandbox;
-mod suite;
-pub mod trace;
 pub mod vcpu;
 
 #[cfg(test)]

@@ -25,12 +25,12 @@ use vbts_devices::{DmaObserver, Shared, lock};
 
 use crate::board::{Board, VcpuPlatform};
 use crate::console::Console;
-use crate::exit::Failure;
-use crate::host::{Alarm, Event, EventLoop};
 use crate::kvm::{KvmVcpu, Vm};
 use crate::memory::{self, GuestMemory};
-use crate::sandbox::Sandbox;
 use crate::vcpu::{HandoverStats, Vcpu};
+use vbts_host::exit::Failure;
+use vbts_host::sandbox::Sandbox;
+use vbts_host::{Alarm, Event, EventLoop};
 use virtual_time::Schedule;
 
 /// Timer expiries while all processors are halted with interrupts off, after which the run ends: an

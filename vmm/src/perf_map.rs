@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use vbts_cpu::{NativeCode, NativeListener, NativePart};
 
-use crate::exit::say;
+use vbts_host::exit::say;
 
 /// Directory in which perf looks for the file.
 const DIRECTORY: &str = "/tmp";

@@ -12,9 +12,9 @@ use vbts_cpu::{ArchState, BranchLog, Clock, Exit, HostClock, Signals, SoftCpu, S
 
 use vbts_devices::DmaObserver;
 
-use crate::exit::Failure;
 use crate::kvm::kick::{ThreadRegistration, VcpuKick};
 use crate::kvm::{ExitReason, KvmVcpu};
+use vbts_host::exit::Failure;
 
 /// Instructions to execute on the software CPU after tracing ends before handing back to KVM.
 ///

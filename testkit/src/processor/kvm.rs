@@ -4,10 +4,10 @@ use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use kvm_ioctls::Kvm;
-use vbts::kvm::{KvmVcpu, Vm, device, kick};
-use vbts::vcpu::Vcpu;
 use vbts_cpu::state::{Activity, PendingEvent, X87State, dr6};
 use vbts_cpu::{Clock, Exit, HostClock, Model, Signals, SoftCpu};
+use vbts_vmm::kvm::{KvmVcpu, Vm, device, kick};
+use vbts_vmm::vcpu::Vcpu;
 
 use super::{Accel, Handovers, Host, accel};
 use crate::environment::soft_cpu;
@@ -244,7 +244,7 @@ pub(super) fn unfaithful() -> Option<&'static str> {
         if std::env::var_os("VBTS_REQUIRE_KVM").is_some_and(|v| v == "1") {
             return None;
         }
-        let report = vbts::kvm::check::run(kvm());
+        let report = vbts_vmm::kvm::check::run(kvm());
         let (name, why) = report.failure()?;
         Some(format!("this KVM fails the check '{name}': {why}"))
     });

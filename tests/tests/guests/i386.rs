@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
-use vbts::boot::cpio::Cpio;
 use vbts_tests::machine::{self, Machine};
 use vbts_tests::programs;
+use vbts_vmm::boot::cpio::Cpio;
 
 use crate::stock_kernel::{PATIENCE, check_messages, file};
 

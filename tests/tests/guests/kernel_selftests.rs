@@ -11,9 +11,9 @@ use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context, Result, bail, ensure};
 use libtest_mimic::{Completion, Failed, Trial};
-use vbts::boot::cpio::Cpio;
 use vbts_tests::machine::{self, Machine};
 use vbts_tests::{programs, skips};
+use vbts_vmm::boot::cpio::Cpio;
 
 /// Wall-clock limit of one test, in seconds. On an idle machine most tests take one second.
 /// syscall_numbering, with more than a billion instructions, takes half a minute.

@@ -10,20 +10,20 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use libtest_mimic::Trial;
-use vbts::boot::cpio::Cpio;
-use vbts::config::{Accelerator, Initrd, KernelConfig, MachineConfig, SandboxMode};
-use vbts::launch::{KernelFiles, Launch};
-use vbts::machine::{End, Machine, MachineState};
-use vbts::root::Root;
-use vbts::trace::destination::{StdoutUse, TraceTo};
-use vbts::trace::format::Raw;
-use vbts::trace::streams::Positions;
-use vbts::trace::symbols::Symbolizer;
-use vbts::trace::{AgentConnection, Destination, Options, RunEnd, Session};
+use vbts_capture::destination::{StdoutUse, TraceTo};
+use vbts_capture::format::Raw;
+use vbts_capture::streams::Positions;
+use vbts_capture::{AgentConnection, Destination, Options, RunEnd, Session};
 use vbts_devices::virtio::console::ConsolePort;
 use vbts_devices::{Shared, lock, shared};
+use vbts_host::root::Root;
 use vbts_protocol::{Bytes, FileAccess, Follow, Job, PORT_NAME, Scope, Stream, StreamKind, Trace};
+use vbts_symbols::Symbolizer;
 use vbts_tests::machine as found;
+use vbts_vmm::boot::cpio::Cpio;
+use vbts_vmm::config::{Accelerator, Initrd, KernelConfig, MachineConfig, SandboxMode};
+use vbts_vmm::launch::{KernelFiles, Launch};
+use vbts_vmm::machine::{End, Machine, MachineState};
 
 const PROGRAM: [&str; 3] = ["/bin/sh", "-c", "exit 7"];
 
@@ -72,7 +72,7 @@ impl Guest {
         let destination = Destination::new(TraceTo::File(&trace), StdoutUse::Program)?;
         let memory = launch.memory().clone();
         let options = Options {
-            filters: vbts::trace::Filters::default(),
+            filters: vbts_capture::Filters::default(),
             scope: Scope::User,
             is_32_bit: false,
             reports: true,

@@ -20,8 +20,8 @@ use nix::pty::openpty;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::termios::{LocalFlags, tcgetattr};
 use nix::unistd::Pid;
-use vbts::boot::cpio::Cpio;
 use vbts_tests::machine::{self, Machine, Skip};
+use vbts_vmm::boot::cpio::Cpio;
 
 /// Time limit of each wait on a slow and busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(900);

@@ -13,13 +13,13 @@ use vm_memory::{Bytes, GuestAddress};
 use super::Host;
 use crate::board::{Board, VcpuPlatform};
 use crate::boot::{Protocol, registers};
-use crate::exit::Failure;
 use crate::kvm::check::speed::{LOOP, Speed};
 use crate::kvm::check::{self, Report};
 use crate::kvm::device::{self, KvmUnavailable};
 use crate::kvm::passthrough::{self, NoPassThrough};
 use crate::layout;
 use crate::memory::{self, MIN_MEMORY, Size};
+use vbts_host::exit::Failure;
 
 /// The host that vbts runs on. Each capability is probed once.
 #[derive(Debug)]

@@ -63,7 +63,7 @@ fn auto(mut host: Fake) -> Choice {
 
 fn refused(accel: Accelerator, bts: BtsMode, mut host: Fake) -> String {
     let failure = choose(accel, bts, false, &[], &mut host).unwrap_err();
-    assert_eq!(failure.status(), crate::exit::status::HOST);
+    assert_eq!(failure.status(), vbts_host::exit::status::HOST);
     failure.to_string()
 }
 
@@ -189,7 +189,7 @@ fn kvm_runs_no_guest_whose_instructions_the_host_lacks() {
     let lacks = ["SSE4.1", "SSE4.2"].map(String::from);
     let host = &mut correct(1000, 1);
     let failure = choose(Accelerator::Kvm, BtsMode::Auto, false, &lacks, host).unwrap_err();
-    assert_eq!(failure.status(), crate::exit::status::HOST);
+    assert_eq!(failure.status(), vbts_host::exit::status::HOST);
     let choice = choose(Accelerator::Auto, BtsMode::Auto, false, &lacks, host).unwrap();
     assert_eq!(choice.accel, Accel::Soft);
     assert_eq!(choice.why, "the host's processor has no SSE4.1, SSE4.2");

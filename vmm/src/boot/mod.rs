@@ -21,10 +21,10 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 use vm_memory::{Bytes, GuestAddress};
 
-use crate::host::whole_file;
 use crate::layout;
 use crate::memory::{self, GuestMemory, Size};
 use params::BootParams;
+use vbts_host::whole_file;
 
 /// What to boot.
 #[derive(Debug)]

@@ -13,8 +13,8 @@ use vbts_protocol::{FILES_TAG, ROOT_TAG};
 
 use super::Launch;
 use crate::config::{DiskConfig, NetworkConfig, RandomSource, ShareConfig};
-use crate::exit::Failure;
 use crate::network::Network;
+use vbts_host::exit::Failure;
 
 /// Seed of [`RandomSource::Fixed`]. The value has no meaning.
 const FIXED_SEED: u64 = 1;
@@ -119,7 +119,7 @@ impl Launch {
     ///
     /// # Errors
     /// A TAP device cannot be opened, or the board has no room.
-    pub(crate) fn add_networks(&mut self) -> Result<Vec<Network>, Failure> {
+    pub fn add_networks(&mut self) -> Result<Vec<Network>, Failure> {
         let connect = |NetworkConfig { tap, address }: &NetworkConfig| {
             let option = format!("--net tap={tap}");
             let opened = match Tap::open(tap) {

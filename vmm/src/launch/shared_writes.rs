@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::anyhow;
 use vbts_devices::ninep::RefusedWrites;
 
-use crate::exit::{Failure, say};
+use vbts_host::exit::{Failure, say};
 
 /// The writable shares, and the writes to them that the host refuses.
 #[derive(Debug, Clone, Default)]

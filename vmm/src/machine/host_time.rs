@@ -11,10 +11,10 @@ use vbts_devices::lock;
 use super::idle::IdleProcessors;
 use super::{End, MAX_SLEEPS_WITH_INTERRUPTS_OFF, Machine, MachineStatus, RunObserver};
 use crate::board::Board;
-use crate::exit::Failure;
-use crate::host::{Alarm, EventLoop, Waker};
-use crate::sandbox::{ThreadKind, confine_thread};
 use crate::vcpu::Vcpu;
+use vbts_host::exit::Failure;
+use vbts_host::sandbox::{ThreadKind, confine_thread};
+use vbts_host::{Alarm, EventLoop, Waker};
 
 /// State that the processors' threads share with the machine's thread.
 #[derive(Debug)]

@@ -15,8 +15,8 @@ use vbts_devices::lock;
 
 use super::{End, MAX_SLEEPS_WITH_INTERRUPTS_OFF, Machine, RunObserver};
 use crate::board::MAX_DEADLINE;
-use crate::exit::Failure;
 use crate::vcpu::Vcpu;
+use vbts_host::exit::Failure;
 
 /// Length of a processor's turn in ns while others can run: far shorter than any timeout of the
 /// kernel, and long enough to amortise a switch.

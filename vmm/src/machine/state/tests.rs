@@ -5,9 +5,9 @@ use iced_x86::code_asm::*;
 use super::super::tests::{assembled, machine};
 use super::*;
 use crate::board::Board;
-use crate::exit::Failure;
-use crate::host::Event;
 use crate::machine::{End, RunObserver};
+use vbts_host::Event;
+use vbts_host::exit::Failure;
 
 /// An observer without input.
 struct Quiet;

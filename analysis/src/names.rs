@@ -1,0 +1,211 @@
+//! Names of functions, modules and programs, as printable text.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use vbts_trace::profile::Watch;
+use vbts_trace::profile::functions::FunctionId;
+use vbts_trace::profile::modules::{Module, ModuleId, ModuleKind, Place};
+use vbts_trace::profile::tree::Label;
+
+use super::Loaded;
+use vbts_host::escape::{prefix, printable};
+
+/// Maximum length of a name in bytes. A longer one ends with `…`.
+const MAX_NAME: usize = 1024;
+
+/// Maximum size in bytes of the names that are kept at once.
+const MAX_NAMES: usize = 64 << 20;
+
+/// Room for names of all files together. A hostile file has long names for everything.
+#[derive(Debug)]
+pub struct Room(usize);
+
+impl Default for Room {
+    fn default() -> Self {
+        Self(MAX_NAMES)
+    }
+}
+
+impl Room {
+    /// The name, if there is room for it.
+    pub fn take(&mut self, name: String) -> Option<String> {
+        self.0 = self.0.checked_sub(name.len())?;
+        Some(name)
+    }
+
+    /// The name of a place without a function, or its offset if there is no room.
+    fn place(&mut self, module: &Module, offset: u64) -> String {
+        let name = self.take(place_name(module, offset));
+        name.unwrap_or_else(|| format!("{offset:#x}"))
+    }
+}
+
+/// The name of a function.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct FunctionName {
+    /// Its name, or its module and offset.
+    pub name: String,
+    /// Source file and line of its beginning.
+    pub line: Option<(String, u32)>,
+    /// Its module.
+    pub module: ModuleId,
+}
+
+/// Names of what was executed.
+#[derive(Debug)]
+pub struct Names {
+    functions: Vec<FunctionName>,
+    modules: Vec<String>,
+    programs: Vec<String>,
+}
+
+impl Names {
+    /// Asks for the names of all functions in the profile.
+    pub fn of<W: Watch>(profile: &mut Loaded<W>) -> Self {
+        let mut functions = Vec::new();
+        let mut by_module: BTreeMap<ModuleId, Vec<(FunctionId, u64)>> = BTreeMap::new();
+        let mut room = Room::default();
+        for id in 0..profile.functions().len() as FunctionId {
+            let start = profile.functions().get(id).start;
+            let module = profile.modules().get(start.module);
+            functions.push(FunctionName {
+                name: room.place(module, start.offset),
+                line: None,
+                module: start.module,
+            });
+            by_module
+                .entry(start.module)
+                .or_default()
+                .push((id, start.offset));
+        }
+        for (module, starts) in by_module {
+            let offsets: Vec<u64> = starts.iter().map(|(_, offset)| *offset).collect();
+            let (code, modules) = profile.code();
+            let directory = code.files.directory.clone();
+            code.files
+                .find(modules.get(module), &offsets, &mut |n, answer| {
+                    let id = starts.get(n).map_or(0, |(id, _)| *id);
+                    if let Some(function) = functions.get_mut(id as usize) {
+                        if let Some((name, 0)) = answer.function
+                            && let Some(name) = room.take(shown(name))
+                        {
+                            function.name = name;
+                        }
+                        function.line = answer.line.and_then(|(path, line)| {
+                            let path = Path::new(path);
+                            let short = path.strip_prefix(&directory).unwrap_or(path);
+                            Some((room.take(shown(&short.to_string_lossy()))?, line))
+                        });
+                    }
+                });
+        }
+        let modules = profile.modules().iter().map(|m| shown(&m.name)).collect();
+        let programs = profile.programs().iter().map(|path| {
+            // A task of the kernel has a name with a slash, such as `swapper/0`.
+            let is_path = path.starts_with(b"/") || path.starts_with(b".");
+            let last = path.rsplit(|byte| is_path && *byte == b'/').next();
+            shown(&String::from_utf8_lossy(last.unwrap_or_default()))
+        });
+        Self {
+            functions,
+            modules,
+            programs: programs.collect(),
+        }
+    }
+
+    /// The name of a function.
+    pub fn function(&self, id: FunctionId) -> &FunctionName {
+        const NONE: &FunctionName = &FunctionName {
+            name: String::new(),
+            line: None,
+            module: 0,
+        };
+        self.functions.get(id as usize).unwrap_or(NONE)
+    }
+
+    /// The path of a module, or another name in brackets.
+    pub fn module(&self, id: ModuleId) -> &str {
+        self.modules.get(id as usize).map_or("", String::as_str)
+    }
+
+    /// The last part of a module's path.
+    pub fn short_module(&self, id: ModuleId) -> &str {
+        let name = self.module(id);
+        name.rsplit('/').next().unwrap_or(name)
+    }
+
+    /// The name of a program.
+    pub fn program(&self, program: u32) -> &str {
+        self.programs
+            .get(program as usize)
+            .map_or("", String::as_str)
+    }
+
+    /// What a node of the call tree stands for.
+    pub fn label(&self, label: Label) -> &str {
+        match label {
+            Label::Program(program) => self.program(program),
+            Label::Function(function) => &self.function(function).name,
+            Label::Signal => "[signal]",
+        }
+    }
+}
+
+/// The name of a place without a function.
+pub fn place_name(module: &Module, offset: u64) -> String {
+    let name = module.name.rsplit('/').next().unwrap_or_default();
+    match module.kind {
+        ModuleKind::Unmapped => format!("{offset:#x}"),
+        _ => format!("{}+{offset:#x}", shown(name)),
+    }
+}
+
+/// Text from a file in a form that is printable and not too long.
+pub fn shown(text: &str) -> String {
+    let short = prefix(text, MAX_NAME);
+    let mut name = printable(short.as_bytes());
+    if short.len() < text.len() {
+        name.push('…');
+    }
+    name
+}
+
+/// The names of places, such as `main+0x1f (fib.c:12)`.
+pub fn name_places<W: Watch>(profile: &mut Loaded<W>, places: &[Place]) -> Vec<String> {
+    let mut room = Room::default();
+    let mut names: Vec<String> = places
+        .iter()
+        .map(|place| room.place(profile.modules().get(place.module), place.offset))
+        .collect();
+    let mut by_module: BTreeMap<ModuleId, Vec<(usize, u64)>> = BTreeMap::new();
+    for (at, place) in places.iter().enumerate() {
+        by_module
+            .entry(place.module)
+            .or_default()
+            .push((at, place.offset));
+    }
+    for (module, all) in by_module {
+        let offsets: Vec<u64> = all.iter().map(|(_, offset)| *offset).collect();
+        let (code, modules) = profile.code();
+        let directory = code.files.directory.clone();
+        code.files
+            .find(modules.get(module), &offsets, &mut |n, answer| {
+                let Some(name) = all.get(n).and_then(|(at, _)| names.get_mut(*at)) else {
+                    return;
+                };
+                if let Some((function, distance)) = answer.function
+                    && let Some(function) = room.take(format!("{}+{distance:#x}", shown(function)))
+                {
+                    *name = function;
+                }
+                if let Some((path, line)) = answer.line {
+                    let path = Path::new(path);
+                    let short = path.strip_prefix(&directory).unwrap_or(path);
+                    let line = room.take(format!(" ({}:{line})", shown(&short.to_string_lossy())));
+                    name.push_str(&line.unwrap_or_default());
+                }
+            });
+    }
+    names
+}

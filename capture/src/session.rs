@@ -1,0 +1,431 @@
+//! The receiving half of the connection to the agent: its messages become work for the thread that
+//! writes the trace.
+
+mod error;
+mod messages;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use vbts_devices::{ByteSink, GuestRam};
+use vbts_protocol::{Decoder, ExitStatus, MAX_OPEN_FILES, Scope, ToHost, VERSION};
+use vbts_trace::Event;
+
+pub use error::SessionError;
+use messages::{MAX_NAME, about_a_task, code_source};
+
+use super::destination::{Destination, stderr_is_file};
+use super::filter::Filters;
+use super::format::Format;
+use super::guest_records::GuestRecords;
+use super::merge::AgentEvent;
+use super::notes::Notes;
+use super::queue::Work;
+use super::records::Records;
+use super::streams::Positions;
+use super::summary::{RunEnd, Summary, Written};
+use super::terminal::Restorer;
+use super::writer::Writer;
+use vbts_host::Alarm;
+use vbts_host::escape::printable;
+use vbts_host::terminal::Keys;
+use vbts_symbols::Symbolizer;
+use vbts_symbols::elf::MAX_BUILD_ID;
+
+/// How a trace is written.
+pub struct Options {
+    /// The branches to write.
+    pub scope: Scope,
+    /// The guest's kernel is a 32-bit one.
+    pub is_32_bit: bool,
+    /// Whether notes about the run and reports about single tasks go to standard error.
+    pub reports: bool,
+    /// The format.
+    pub format: Box<dyn Format>,
+    /// Names the addresses.
+    pub symbols: Symbolizer,
+    /// The branches that are wanted.
+    pub filters: Filters,
+    /// Where the trace and the program's output go.
+    pub destination: Destination,
+    /// Memory in bytes for records that wait for older ones of other tasks.
+    pub merge_limit: usize,
+}
+
+impl std::fmt::Debug for Options {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Options")
+            .field("scope", &self.scope)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A request for input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct InputWanted {
+    /// The most bytes; 0 is none.
+    pub bytes: u32,
+    /// It is for a terminal in canonical mode.
+    pub canonical: bool,
+}
+
+impl InputWanted {
+    /// What is wanted of a terminal.
+    pub fn keys(self) -> Option<Keys> {
+        match (self.bytes, self.canonical) {
+            (0, _) => None,
+            (_, true) => Some(Keys::Lines),
+            (_, false) => Some(Keys::All),
+        }
+    }
+}
+
+/// Receives what the agent sends through the guest's console port.
+pub struct Session {
+    decoder: Decoder,
+    memory: GuestRam,
+    is_32_bit: bool,
+    /// Records of a task that the agent has not confirmed yet.
+    records: Option<(u32, Records)>,
+    /// Number of messages about records that stay in the guest's memory.
+    mapped: u64,
+    writer: Writer,
+    /// The agent is ready for a job.
+    ready: bool,
+    /// The program has started.
+    started: bool,
+    /// The guest's CLOCK_MONOTONIC in the last message that had it, until it is taken.
+    time: Option<u64>,
+    /// The program has stopped at its terminal.
+    stopped: bool,
+    /// The last requests for input since the last [`Session::take_wanted_input`], by stream.
+    wanted_input: BTreeMap<u32, InputWanted>,
+    positions: Positions,
+    ending: Option<ExitStatus>,
+    /// The agent has drained everything because the host has ended the run.
+    ended: bool,
+    notes: Notes,
+    /// Notes go to standard error.
+    reports: bool,
+    terminal: Option<Restorer>,
+    error: Option<SessionError>,
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session")
+            .field("records", &self.writer.records())
+            .field("started", &self.started)
+            .field("ending", &self.ending)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Session {
+    /// Starts a session with a guest that has `memory`. `positions` are those of the regular files
+    /// that the program has open. `alarm` interrupts waits for a slow reader.
+    ///
+    /// # Errors
+    /// The host cannot start a thread.
+    pub fn start(
+        memory: GuestRam,
+        options: Options,
+        positions: Positions,
+        alarm: &Arc<Alarm>,
+    ) -> io::Result<Self> {
+        Ok(Self {
+            decoder: Decoder::new(),
+            memory,
+            is_32_bit: options.is_32_bit,
+            records: None,
+            mapped: 0,
+            reports: options.reports,
+            writer: Writer::start(options, alarm.clone())?,
+            ready: false,
+            started: false,
+            time: None,
+            stopped: false,
+            wanted_input: BTreeMap::new(),
+            positions,
+            ending: None,
+            ended: false,
+            notes: Notes::default(),
+            terminal: None,
+            error: None,
+        })
+    }
+
+    /// How the program ended, or `None` if it has not.
+    pub fn ending(&self) -> Option<ExitStatus> {
+        self.ending
+    }
+
+    /// The thread that writes the trace, for a thread that cannot wait for this session.
+    pub fn writer(&self) -> Writer {
+        self.writer.clone()
+    }
+
+    /// The notes about the run.
+    pub fn notes(&self) -> &Notes {
+        &self.notes
+    }
+
+    /// The note that the run waits for processes that the program has left, once it is due.
+    pub(super) fn take_waiting_note(&mut self) -> Option<String> {
+        let note = self.notes.take_waiting();
+        note.filter(|_| self.reports && !stderr_is_file())
+    }
+
+    /// Host time so far in which the trace was formatted and written.
+    pub fn writing(&self) -> Duration {
+        self.writer.busy()
+    }
+
+    /// Prepares for the records that the guest drains when the run ends early.
+    pub(super) fn expect_end(&mut self) {
+        self.writer.expect_end();
+    }
+
+    /// Adds code of the guest's kernel that differs from that in its file: each an
+    /// [`Event::KernelCode`].
+    pub fn kernel_code(&mut self, changes: Vec<Event>) {
+        let mut changes = changes.into_iter();
+        let put = changes.try_for_each(|change| self.writer.put(Work::Event(change)));
+        if let Err(error) = put {
+            self.error.get_or_insert(error.into());
+        }
+    }
+
+    /// Blocks until the trace and its summary are written. `end` says how the run ended if the
+    /// program did not. If the run was `interrupted`, the wait for a reader that does not read is
+    /// short. A further event of the alarm ends the trace.
+    ///
+    /// Returns the summary, if the trace has its end, and why the session has failed, if it has and
+    /// the run loop has not taken the error.
+    pub fn finish(
+        &mut self,
+        end: RunEnd,
+        interrupted: bool,
+    ) -> (Option<Summary>, Option<SessionError>) {
+        self.positions.settle();
+        let end = self.ending.map_or(end, RunEnd::Program);
+        let drained = self.ended || self.ending.is_some();
+        let (summary, error) = self.writer.finish(end, drained, interrupted);
+        // The writer has done so, unless it is stuck.
+        if let Some(terminal) = self.terminal.take() {
+            terminal.restore();
+        }
+        // The guest may have ended before the run loop has looked for an error.
+        let error = self.error.take().or(error.map(SessionError::from));
+        (summary, error)
+    }
+
+    /// Returns whether the agent is ready for a job.
+    pub(super) fn is_ready(&self) -> bool {
+        self.ready
+    }
+
+    /// Returns whether the program has started.
+    pub fn has_started(&self) -> bool {
+        self.started
+    }
+
+    /// Returns the guest's CLOCK_MONOTONIC in ns, if a message since the last call had it. The
+    /// agent has read it just before.
+    pub(super) fn take_time(&mut self) -> Option<u64> {
+        self.time.take()
+    }
+
+    /// Returns whether the program has stopped at its terminal since the last call.
+    pub(super) fn take_stopped(&mut self) -> bool {
+        std::mem::take(&mut self.stopped)
+    }
+
+    /// Returns the last requests for input since the last call, by stream.
+    pub(super) fn take_wanted_input(&mut self) -> BTreeMap<u32, InputWanted> {
+        std::mem::take(&mut self.wanted_input)
+    }
+
+    /// Returns the streams of the program whose readers have closed them since the last call.
+    ///
+    /// # Errors
+    /// The session has ended with an error, which is returned once.
+    pub(super) fn take_closed(&mut self) -> Result<Vec<u32>, SessionError> {
+        match self.error.take() {
+            Some(error) => Err(error),
+            None => Ok(self.writer.take_closed()?),
+        }
+    }
+
+    /// Branches so far.
+    pub fn records(&self) -> u64 {
+        self.writer.records()
+    }
+
+    /// What is written of a trace that has no end.
+    pub fn written(&self) -> Written {
+        self.writer.written()
+    }
+
+    /// Restores the terminal after all output of the program so far, or in [`Session::finish`].
+    pub fn restore_terminal(&mut self, restorer: Restorer) {
+        self.terminal = Some(restorer.clone());
+        // A writer that has failed writes nothing, so that the terminal can be restored now.
+        let failed = self.writer.put(Work::RestoreTerminal(restorer.clone()));
+        if failed.is_err() {
+            restorer.restore();
+        }
+    }
+
+    /// Blocks until what the program has written so far is written, for at most a second.
+    pub(super) fn wait_for_output(&self) {
+        self.writer.wait_for_output();
+    }
+
+    /// Writes the program's unfinished line, which may be a prompt.
+    pub(super) fn flush_line(&self) -> Result<(), SessionError> {
+        Ok(self.writer.put(Work::FlushLine)?)
+    }
+
+    fn take_frames(&mut self) -> Result<(), SessionError> {
+        let Self {
+            decoder,
+            memory,
+            is_32_bit,
+            records,
+            mapped,
+            writer,
+            positions,
+            ..
+        } = self;
+        while let Some(frame) = decoder.next_frame()? {
+            let work = match ToHost::parse(frame)? {
+                ToHost::Ready(version) if version == VERSION => {
+                    self.ready = true;
+                    continue;
+                }
+                ToHost::Ready(version) => {
+                    let version = printable(version.as_bytes());
+                    return Err(SessionError::Version(version));
+                }
+                ToHost::Started { .. } => {
+                    self.started = true;
+                    continue;
+                }
+                ToHost::Output { fd, bytes } => Work::Output {
+                    fd,
+                    bytes: bytes.into(),
+                },
+                ToHost::InputWant {
+                    fd,
+                    bytes,
+                    canonical,
+                } => {
+                    // An agent that asks for streams that the job lacks gets no memory for them.
+                    if fd < MAX_OPEN_FILES {
+                        let wanted = InputWanted { bytes, canonical };
+                        self.wanted_input.insert(fd, wanted);
+                    }
+                    continue;
+                }
+                ToHost::Position { fd, offset } => {
+                    positions.set(fd, offset);
+                    continue;
+                }
+                ToHost::Records { task, extents } => {
+                    let drained = GuestRecords::new(memory, extents, *is_32_bit)?;
+                    *records = Some((task, drained.read_drained()?));
+                    continue;
+                }
+                ToHost::Mapped { task, extents } => {
+                    *mapped += 1;
+                    Work::Mapped {
+                        task,
+                        records: GuestRecords::new(memory, extents, *is_32_bit)?,
+                        message: *mapped,
+                    }
+                }
+                ToHost::Reuse { messages } => {
+                    writer.read_mapped(messages)?;
+                    continue;
+                }
+                ToHost::RecordsValid => match records.take() {
+                    Some((task, records)) => Work::Agent(AgentEvent::Records { task, records }),
+                    None => continue,
+                },
+                ToHost::Stopped => {
+                    self.stopped = true;
+                    continue;
+                }
+                ToHost::Outlived {
+                    ended,
+                    count,
+                    names,
+                } => {
+                    self.notes.outlived(ended, count, names);
+                    continue;
+                }
+                ToHost::Discarded { count, more, names } => {
+                    self.notes.discarded(count, more, names);
+                    continue;
+                }
+                ToHost::Exit(status) => {
+                    self.ending = Some(status);
+                    continue;
+                }
+                ToHost::Ended => {
+                    self.ended = true;
+                    continue;
+                }
+                ToHost::Error { kind, text, .. } => {
+                    return Err(SessionError::Agent {
+                        kind,
+                        text: printable(text.as_bytes()),
+                    });
+                }
+                ToHost::Code {
+                    process,
+                    source,
+                    at,
+                    bytes,
+                } => Work::Event(Event::Code {
+                    process,
+                    source: code_source(source),
+                    at,
+                    bytes: bytes.into(),
+                }),
+                ToHost::BuildId { id, name } => Work::Event(Event::BuildId {
+                    id: id.get(..MAX_BUILD_ID).unwrap_or(id).into(),
+                    name: name.get(..MAX_NAME).unwrap_or(name).into(),
+                }),
+                message => {
+                    self.started |= matches!(message, ToHost::TaskStart { .. });
+                    match about_a_task(message) {
+                        Some(event) => {
+                            self.time = event.sent_at().or(self.time);
+                            Work::Agent(event)
+                        }
+                        None => continue,
+                    }
+                }
+            };
+            writer.put(work)?;
+        }
+        Ok(())
+    }
+}
+
+impl ByteSink for Session {
+    fn put(&mut self, bytes: &[u8]) -> usize {
+        if self.error.is_none() {
+            self.decoder.push(bytes);
+            self.error = self.take_frames().err();
+        }
+        bytes.len()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,32 @@
+//! `vbts guest`: boots the guest of a configuration file, as `vbts run` does from options.
+//!
+//! `vbts test` starts it for each guest: a process of its own can be sandboxed and killed.
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use clap::Args;
+
+use super::record::RecordArgs;
+use super::run;
+use vbts_host::exit::Failure;
+use vbts_vmm::config::GuestConfig;
+
+/// Arguments of `vbts guest`.
+#[derive(Debug, Args)]
+pub struct GuestArgs {
+    /// A guest's configuration ([`GuestConfig`]) as JSON
+    pub config: PathBuf,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// See [`Failure`].
+pub fn main(args: &GuestArgs) -> Result<u8, Failure> {
+    let path = args.config.display();
+    let text = std::fs::read(&args.config).with_context(|| format!("Cannot read {path}"))?;
+    let guest: GuestConfig = serde_json::from_slice(&text)
+        .with_context(|| format!("{path} is not the configuration of a guest"))?;
+    run::run(&guest, &RecordArgs::default())
+}

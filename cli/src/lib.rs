@@ -1,0 +1,218 @@
+//! The `vbts` command line.
+
+mod answers;
+mod completions;
+mod file_uses;
+mod guest;
+mod help;
+#[cfg(test)]
+mod manual;
+mod options;
+mod probe;
+mod record;
+mod report;
+mod report_files;
+mod report_kernel;
+mod report_process;
+mod rescue;
+mod run;
+mod setup;
+mod stats;
+mod test;
+mod trace;
+mod trace_report;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use options::EXIT_STATUS;
+use vbts_host::exit::{Failure, conclude, status};
+use vbts_host::output::survive_file_size_limit;
+use vbts_host::{Output, OutputError};
+
+/// A small virtual machine monitor that gives a Linux guest a working Intel Branch Trace Store.
+#[derive(Debug, Parser)]
+#[command(name = "vbts", version, max_term_width = 100, after_help = EXIT_STATUS)]
+#[command(disable_help_subcommand = true)]
+struct Cli {
+    /// The command.
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// Subcommands.
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Print what this host offers, and which accelerator `auto` selects
+    Probe(probe::ProbeArgs),
+    /// Boot a guest kernel, with its console on standard input and output
+    Run(run::RunArgs),
+    /// Run a program inside a guest and print every branch that it takes
+    Trace(trace::TraceArgs),
+    /// Show a trace that was kept in a file
+    Report(report::ReportArgs),
+    /// Run the regression suite of the ptrace BTS requests in guests
+    Test(test::TestArgs),
+    /// Build the guest's files from the sources of vbts, and install them
+    Setup(setup::SetupArgs),
+    /// Print the script with which a shell completes the command line
+    Completions(completions::CompletionsArgs),
+    /// Print the help of a command, or a page of the documentation
+    Help(help::HelpArgs),
+    /// Boot the guest of a configuration file, for `vbts test`
+    #[command(hide = true)]
+    Guest(guest::GuestArgs),
+    /// Read symbols for `vbts trace`, which is at the other end of standard input
+    #[command(hide = true, name = vbts_symbols::COMMAND)]
+    ReadSymbols(ReadSymbolsArgs),
+}
+
+/// Arguments of the process that reads symbols.
+#[derive(Debug, clap::Args)]
+struct ReadSymbolsArgs {
+    /// Read them outside of a sandbox
+    #[arg(long)]
+    no_sandbox: bool,
+}
+
+/// Runs the command line `args`, the first of which is the program's name.
+pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    survive_file_size_limit();
+    let mut cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(error) => {
+            let _ = error.print();
+            return ExitCode::from(parse_status(&error));
+        }
+    };
+    if let Command::Trace(args) = &mut cli.command {
+        args.redirect();
+    }
+    conclude(run(&cli.command))
+}
+
+fn run(command: &Command) -> Result<u8, Failure> {
+    match command {
+        Command::Probe(args) => probe::main(args),
+        Command::Run(args) => run::main(args),
+        Command::Trace(args) => match args.report {
+            Some(what) => trace_report::main(args, what),
+            None => trace::main(args),
+        },
+        Command::Report(args) => report::main(args),
+        Command::Test(args) => test::main(args),
+        Command::Setup(args) => setup::main(args),
+        Command::Completions(args) => completions::main(args),
+        Command::Help(args) => help::main(args),
+        Command::Guest(args) => guest::main(args),
+        Command::ReadSymbols(args) => {
+            vbts_symbols::reader::run(!args.no_sandbox)?;
+            Ok(0)
+        }
+    }
+}
+
+/// Prints `text` on standard output. Returns the exit status.
+fn print(text: &[u8]) -> Result<u8, Failure> {
+    Output::stdout()
+        .and_then(|mut stdout| stdout.write(text))
+        .map_err(OutputError::into_failure)?;
+    Ok(0)
+}
+
+/// The exit status for an error of usage or a request for help.
+fn parse_status(error: &clap::Error) -> u8 {
+    if error.use_stderr() { status::ERROR } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    /// The exit status of a command line that does not start a guest.
+    fn status_of(args: &[&str]) -> u8 {
+        match Cli::try_parse_from(["vbts"].iter().chain(args)) {
+            Err(error) => parse_status(&error),
+            Ok(cli) => match run(&cli.command) {
+                Ok(status) => status,
+                Err(failure) => failure.status(),
+            },
+        }
+    }
+
+    #[test]
+    fn help_is_success() {
+        for args in [
+            &["--help"][..],
+            &["trace", "--help"],
+            &["help", "run"],
+            &["help", "help"],
+            &["help", "trace-format"],
+            &["help"],
+            &["--version"],
+        ] {
+            assert_eq!(status_of(args), 0, "{args:?}");
+        }
+    }
+
+    #[test]
+    fn bad_usage_is_125() {
+        for args in [
+            &[][..],
+            &["frobnicate"],
+            &["help", "frobnicate"],
+            &["completions"],
+            &["trace"],
+            &["run"],
+            &["run", "--kernel"],
+            &["trace", "--memory", "lots", "--", "true"],
+            &["trace", "--memory", "1M", "--", "true"],
+            &["trace", "--smp", "0", "--", "true"],
+            &["trace", "--cpu", "z80", "--", "true"],
+            &["trace", "--accel", "tcg", "--", "true"],
+            &["trace", "--bts", "off", "--", "true"],
+            &["trace", "--scope", "hypervisor", "--", "true"],
+            &["trace", "--timeout", "-1", "--", "true"],
+            &["trace", "--root", "/nonexistent", "--", "true"],
+            &["trace", "--share", "/nonexistent", "--", "true"],
+            &["run", "--kernel", "/nonexistent"],
+            &["run", "--kernel", "/dev/null"],
+            &["run", "--kernel", "/etc/passwd"],
+            &["run", "--kernel", "/etc/passwd", "--disk", "/dev/null"],
+            &["test", "--api", "2008"],
+            &["test", "--report", "xml"],
+            &["test", "--smp", "0"],
+            &["test", "--case-timeout", "0"],
+            &["test", "basic"],
+        ] {
+            assert_eq!(status_of(args), 125, "{args:?}");
+        }
+    }
+
+    #[test]
+    fn what_the_host_cannot_do_is_126() {
+        for args in [
+            &["trace", "--accel", "kvm", "--", "true"][..],
+            &["run", "--accel", "kvm", "--kernel", "/nonexistent"],
+            &["test", "--accel", "kvm"],
+            &["trace", "--bts", "passthrough", "--", "true"],
+        ] {
+            assert_eq!(status_of(args), 126, "{args:?}");
+        }
+    }
+
+    #[test]
+    fn a_program_that_does_not_exist_is_127_and_one_that_is_none_126() {
+        for (program, status) in [("/nonexistent", 127), ("/", 126)] {
+            assert_eq!(status_of(&["trace", "--", program]), status, "{program}");
+        }
+    }
+}

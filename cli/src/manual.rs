@@ -1,0 +1,146 @@
+//! Compares the manual pages in `docs` with the command line.
+
+use std::collections::BTreeSet;
+
+use clap::CommandFactory as _;
+
+use super::Cli;
+
+/// The page of what the commands have in common.
+const COMMON: &str = include_str!("../../docs/vbts.1");
+/// A visible command and its page.
+const PAGES: [(&str, &str); 6] = [
+    ("probe", include_str!("../../docs/vbts-probe.1")),
+    ("report", include_str!("../../docs/vbts-report.1")),
+    ("run", include_str!("../../docs/vbts-run.1")),
+    ("setup", include_str!("../../docs/vbts-setup.1")),
+    ("test", include_str!("../../docs/vbts-test.1")),
+    ("trace", include_str!("../../docs/vbts-trace.1")),
+];
+/// Visible commands without options, which the common page describes.
+const SMALL: [&str; 2] = ["completions", "help"];
+
+/// The long options that a page describes: those in the line after each `.TP`.
+fn described(page: &str) -> BTreeSet<String> {
+    let mut options = BTreeSet::new();
+    let mut lines = page.lines();
+    while let Some(line) = lines.next() {
+        if line != ".TP" {
+            continue;
+        }
+        let tag = lines.next().unwrap_or_default().replace("\\-", "-");
+        for word in tag.split_whitespace() {
+            if let Some(name) = word.trim_matches('"').strip_prefix("--") {
+                let new = options.insert(name.to_owned());
+                assert!(new, "--{name} is described twice on one page");
+            }
+        }
+    }
+    options
+}
+
+/// The visible long options of a command, except `--help` and `--version`.
+fn options(command: &clap::Command) -> BTreeSet<String> {
+    command
+        .get_arguments()
+        .filter(|argument| !argument.is_hide_set())
+        .filter_map(|argument| argument.get_long())
+        .filter(|name| !["help", "version"].contains(name))
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn each_visible_command_has_a_page() {
+    let cli = Cli::command();
+    let commands: BTreeSet<&str> = cli
+        .get_subcommands()
+        .filter(|command| !command.is_hide_set())
+        .map(clap::Command::get_name)
+        .collect();
+    let described: BTreeSet<&str> = PAGES
+        .map(|(name, _)| name)
+        .into_iter()
+        .chain(SMALL)
+        .collect();
+    assert_eq!(commands, described);
+    for name in SMALL {
+        assert!(
+            COMMON.contains(&format!("\n.BI \"vbts {name}")),
+            "vbts.1 does not describe vbts {name}"
+        );
+        let command = cli.find_subcommand(name).expect("a command of vbts.1");
+        assert_eq!(options(command), BTreeSet::new(), "vbts {name}");
+    }
+}
+
+#[test]
+fn pages_have_the_version_of_the_program() {
+    let version = concat!("\"vbts ", env!("CARGO_PKG_VERSION"), "\"");
+    let library = include_str!("../../guest-kernel/man/ptrace_bts.2");
+    for page in PAGES
+        .map(|(_, page)| page)
+        .into_iter()
+        .chain([COMMON, library])
+    {
+        let title = page.lines().find(|line| line.starts_with(".TH ")).unwrap();
+        assert!(title.contains(version), "{title}");
+    }
+}
+
+#[test]
+fn the_values_of_each_option_are_described() {
+    let cli = Cli::command();
+    let report = include_str!("../../docs/vbts-report.1");
+    for (name, page) in PAGES {
+        // That page has the answers of `vbts trace --report`, too.
+        let text = format!(
+            "{COMMON}{page}{}",
+            if name == "trace" { report } else { "" }
+        );
+        let text = text.replace("\\-", "-");
+        let words: BTreeSet<&str> = text.split(|c: char| !is_of_word(c)).collect();
+        let command = cli.find_subcommand(name).expect("the page of a command");
+        for option in command
+            .get_arguments()
+            .filter(|option| !option.is_hide_set())
+        {
+            for value in option.get_possible_values() {
+                let takes_value = option.get_action().takes_values() && !value.is_hide_set();
+                assert!(
+                    !takes_value || words.contains(value.get_name()),
+                    "vbts {name}, {}: {} is not described",
+                    option.get_id(),
+                    value.get_name()
+                );
+            }
+        }
+    }
+}
+
+fn is_of_word(c: char) -> bool {
+    c.is_ascii_alphanumeric() || "-._".contains(c)
+}
+
+#[test]
+fn each_option_is_described_on_one_page() {
+    let cli = Cli::command();
+    let mut common = described(COMMON);
+    for name in ["help", "version"] {
+        assert!(common.remove(name), "vbts.1 does not describe --{name}");
+    }
+    for (name, page) in PAGES {
+        let command = cli.find_subcommand(name).expect("the page of a command");
+        let mut all = described(page);
+        // These start no guest, so they have no machine options.
+        if !["probe", "report", "setup"].contains(&name) {
+            let both: Vec<_> = all.intersection(&common).collect();
+            assert!(
+                both.is_empty(),
+                "vbts.1 and vbts-{name}.1 describe {both:?}"
+            );
+            all.extend(common.iter().cloned());
+        }
+        assert_eq!(options(command), all, "vbts {name} and its pages");
+    }
+}

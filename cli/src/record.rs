@@ -1,0 +1,281 @@
+//! The options of `vbts run` that record the machine.
+
+use std::io::{IsTerminal, stderr, stdout};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow};
+use clap::{Args, ValueEnum};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use vbts_cpu::{LogScope, Probe, ProbeAction};
+use vbts_trace::{Run, Streams, Summary};
+
+use super::trace::{OWN_PROGRAM, add_kernel, elf_file};
+use vbts_capture::machine::kernel::Kernel;
+use vbts_capture::machine::{Finisher, Options, Recording};
+use vbts_capture::{Point, PointPlace, RunEnd};
+use vbts_guest_files::arch::Arch;
+use vbts_host::exit::{Failure, say};
+use vbts_host::output::Output;
+use vbts_host::root::Root;
+use vbts_symbols::Symbolizer;
+use vbts_vmm::accel::Accel;
+use vbts_vmm::config::GuestConfig;
+use vbts_vmm::launch::{KernelFiles, Launch};
+
+/// Which branches of the machine to record, by the privilege level that they lead to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum RecordScope {
+    /// Those of programs, without the kernel's returns to them
+    User,
+    /// Those into and inside the kernel
+    Kernel,
+    /// All branches
+    #[default]
+    All,
+}
+
+impl RecordScope {
+    fn name(self) -> String {
+        let value = self.to_possible_value();
+        value.map_or_else(String::new, |value| value.get_name().into())
+    }
+}
+
+impl From<RecordScope> for LogScope {
+    fn from(scope: RecordScope) -> Self {
+        match scope {
+            RecordScope::User => Self::USER,
+            RecordScope::Kernel => Self::KERNEL,
+            RecordScope::All => Self::all(),
+        }
+    }
+}
+
+/// Options of a recording.
+#[derive(Debug, Clone, Default, Args)]
+pub struct RecordArgs {
+    /// Record every branch of the machine in FILE, for `vbts report`. --accel auto then is soft
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+    /// Which branches to record
+    #[arg(
+        long,
+        value_enum,
+        value_name = "SCOPE",
+        default_value_t,
+        requires = "record"
+    )]
+    pub record_scope: RecordScope,
+    /// Record from the first branch to POINT on, in the kernel FUNCTION, FUNCTION+0xOFFSET or
+    /// FILE:LINE, or 0xADDRESS; with #N at its end from the Nth branch on
+    #[arg(long, value_name = "POINT", requires = "record")]
+    pub record_from: Option<Point>,
+    /// Keep only the last N branches
+    #[arg(long, value_name = "N", requires = "record",
+          value_parser = clap::value_parser!(u64).range(1..))]
+    pub record_last: Option<u64>,
+}
+
+/// What a recording needs that cannot be opened once the process is restricted.
+#[derive(Debug)]
+pub struct Opened {
+    output: Output,
+    /// The addresses at which it begins; none if it begins at once.
+    starts: Vec<u64>,
+    arch: Arch,
+}
+
+impl RecordArgs {
+    /// Opens the file, which keeps its contents until [`Self::start`], and finds where to begin in
+    /// `kernel`. The process that reads symbols is in a sandbox if `confined`.
+    ///
+    /// # Errors
+    /// The file cannot be created, or is a terminal; or the kernel has no such code.
+    pub fn open(
+        &self,
+        guest: &GuestConfig,
+        kernel: &KernelFiles,
+        confined: bool,
+    ) -> Result<Option<Opened>, Failure> {
+        let Some(path) = &self.record else {
+            return Ok(None);
+        };
+        let arch = vbts_guest_files::arch_of(&guest.kernel.image);
+        let starts = self.starts(guest, kernel, arch, confined)?;
+        let output = Recording::open(path)?;
+        if output.is_terminal() {
+            return Err(anyhow!("--record: a btrace file is not written to a terminal").into());
+        }
+        Ok(Some(Opened {
+            output,
+            starts,
+            arch,
+        }))
+    }
+
+    /// Starts to record the machine of `launch`, which is to boot `kernel`.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn start(
+        &self,
+        opened: Opened,
+        guest: &GuestConfig,
+        kernel: &KernelFiles,
+        launch: &Launch,
+    ) -> Result<Recording, Failure> {
+        if launch.accel() == Accel::Kvm {
+            say(
+                "--record: KVM executes the guest except while it traces, and only the branches \
+                 that the software CPU executes are recorded; --accel soft records all",
+            );
+        }
+        let options = Options {
+            output: opened.output,
+            run: self.run(guest, kernel, launch.accel()),
+            scope: self.record_scope.into(),
+            is_32_bit: opened.arch == Arch::I386,
+            probes: self.probes(kernel, &opened.starts),
+            last: self.record_last,
+            progress: progress(),
+        };
+        Recording::start(options, launch.alarm().clone())
+    }
+
+    /// Where the recording begins, and where it notes tasks.
+    fn probes(&self, kernel: &KernelFiles, starts: &[u64]) -> Vec<Probe> {
+        let symbols = Kernel::parse(kernel.image());
+        let task = symbols.as_ref().and_then(Kernel::task_probe);
+        if task.is_none() {
+            tracing::info!("the kernel's file does not tell where it has the names of its tasks");
+        }
+        let mut probes: Vec<Probe> = task.into_iter().collect();
+        let nth = self.record_from.as_ref().map_or(1, |point| point.nth);
+        probes.extend(starts.iter().map(|address| Probe {
+            address: *address,
+            action: ProbeAction::Start { nth },
+        }));
+        probes
+    }
+
+    /// The addresses at which the recording begins.
+    fn starts(
+        &self,
+        guest: &GuestConfig,
+        kernel: &KernelFiles,
+        arch: Arch,
+        confined: bool,
+    ) -> Result<Vec<u64>, Failure> {
+        let Some(point) = &self.record_from else {
+            return Ok(Vec::new());
+        };
+        if let PointPlace::Address(address) = point.place {
+            return Ok(vec![address]);
+        }
+        let refuse = |why: &str| Err(anyhow!("--record-from {point}: {why}").into());
+        let image = &guest.kernel.image;
+        let (Some(known), Some(file)) = (Kernel::parse(kernel.image()), elf_file(image)) else {
+            return refuse(
+                "the kernel's file has no symbols: an uncompressed vmlinux has them, and an \
+                 address (0x…) needs none",
+            );
+        };
+        let root = Root::open(Path::new("/")).context("Cannot open /")?;
+        let mut symbols = Symbolizer::new(root, Path::new("/"));
+        let started = symbols.start_reader(&mut Command::new(OWN_PROGRAM), confined);
+        started.context("Cannot start the process that reads symbols")?;
+        symbols.set_kernel(file, &image.display().to_string());
+        let places = point.place.find(None, &mut symbols);
+        if !places.is_empty() {
+            // In a 32-bit kernel, the processor has the lower half of the addresses of a trace.
+            let half = match arch {
+                Arch::X86_64 => u64::MAX,
+                Arch::I386 => u32::MAX.into(),
+            };
+            return Ok(places.iter().map(|place| place.at & half).collect());
+        }
+        match &point.place {
+            // Code in assembly language may have names that are no functions.
+            PointPlace::Named { name, offset } => match known.symbol(name) {
+                Some(address) => Ok(vec![address.wrapping_add(*offset)]),
+                None => refuse("the kernel has no such function"),
+            },
+            _ => refuse("the kernel's file has no code of this line, or no source lines"),
+        }
+    }
+
+    /// The facts about the run.
+    fn run(&self, guest: &GuestConfig, kernel: &KernelFiles, accel: Accel) -> Run {
+        let words = std::env::args_os().map(|word| word.display().to_string());
+        let directory = std::env::current_dir().unwrap_or_default();
+        let mut run = Run {
+            writer: concat!("vbts ", env!("CARGO_PKG_VERSION")).into(),
+            command: words.collect(),
+            directory: directory.display().to_string(),
+            scope: self.record_scope.name(),
+            accel: accel.to_string(),
+            streams: Streams::Processors,
+            ..Run::default()
+        };
+        add_kernel(&mut run, kernel);
+        let machine = &guest.machine;
+        for (name, value) in [
+            ("memory", machine.memory.0.into()),
+            ("processors", machine.processors.into()),
+            ("cpu", machine.model.clone().into()),
+        ] {
+            run.other.insert(name.into(), value);
+        }
+        run
+    }
+
+    /// Writes the end of the file, of a run that ended so, and reports its size. `kernel_code`
+    /// differs from the kernel's file. If the run was `interrupted`, a reader that does not read is
+    /// not waited for.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn finish(
+        &self,
+        recording: &Finisher,
+        end: RunEnd,
+        interrupted: bool,
+        kernel_code: Vec<vbts_trace::Event>,
+    ) -> Result<(), Failure> {
+        let summary = Summary {
+            end: end.name().into(),
+            exit: end.exit(),
+            ..Summary::default()
+        };
+        let statistics = recording.finish(summary, kernel_code, interrupted)?;
+        let (records, bytes) = (statistics.records, statistics.bytes);
+        let path = self.record.as_deref().unwrap_or(Path::new(""));
+        if let (Some(point), 0) = (&self.record_from, records) {
+            say(format_args!(
+                "--record-from {point}: no branch has led there{}, so nothing was recorded",
+                if point.nth > 1 { " so often" } else { "" }
+            ));
+        }
+        say(format_args!(
+            "{records} branches recorded in {}: {bytes} bytes, {:.3} each",
+            path.display(),
+            bytes as f64 / records.max(1) as f64
+        ));
+        Ok(())
+    }
+}
+
+/// Progress on standard error, if that is a terminal and the guest's console is not.
+fn progress() -> ProgressBar {
+    if !stderr().is_terminal() || stdout().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(4));
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {elapsed} {msg}") {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(250));
+    bar
+}

@@ -1,0 +1,348 @@
+//! From the options to a guest that is ready to boot, and its run.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, IsTerminal, stderr};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use rustix::fs::FileType;
+use vbts_devices::virtio::console::{Console, ConsolePort};
+use vbts_devices::virtio::mmio::MmioTransport;
+use vbts_devices::{Shared, lock, shared};
+use vbts_protocol::{Job, PORT_NAME};
+
+use super::args::{ScopeArg, TraceArgs, TraceFormat};
+use super::format::format;
+use super::{OWN_PROGRAM, elf_file, job};
+use crate::file_uses::FileUses;
+use crate::rescue;
+use vbts_capture::destination::TraceTo;
+use vbts_capture::kernel_code::KernelText;
+use vbts_capture::program::{self, ProgramError};
+use vbts_capture::streams::Positions;
+use vbts_capture::terminal::Terminal;
+use vbts_capture::{AgentConnection, Destination, INDEX, Options, Session, Streams};
+use vbts_guest_files::GuestFiles;
+use vbts_guest_files::arch::Arch;
+use vbts_host::descriptors::Inherited;
+use vbts_host::exit::{Failure, say};
+use vbts_host::root::Root;
+use vbts_host::{Event, OutputError};
+use vbts_symbols::Symbolizer;
+use vbts_vmm::config::{Initrd, KernelConfig, trace_model};
+use vbts_vmm::launch::{KernelFiles, Launch, SharedWrites};
+use vbts_vmm::machine::{End, Machine};
+
+const STREAMS: &str = "Cannot hand the open files to the program";
+
+/// A guest that is ready to boot, and the session that traces its program.
+pub(super) struct Prepared {
+    launch: Launch,
+    kernel: KernelFiles,
+    pub(super) session: Shared<Session>,
+    port: Shared<MmioTransport<Console>>,
+    /// The writes to shares.
+    pub(super) shared_writes: SharedWrites,
+    job: Job,
+    /// What the program reads, by stream.
+    inputs: BTreeMap<u32, File>,
+    terminal: Option<Terminal>,
+    progress: ProgressBar,
+    /// The summary goes to standard error.
+    reports: bool,
+    /// The kernel's code, if the trace is to say how it has changed.
+    kernel_text: Option<KernelText>,
+}
+
+impl Prepared {
+    /// Finds the program and the files of the guest, opens the destination, and adds the devices.
+    ///
+    /// # Errors
+    /// See [`Failure`].
+    pub(super) fn new(args: &TraceArgs, mut launch: Launch) -> Result<Self, Failure> {
+        args.check()?;
+        check_proc()?;
+        let root = open_root(args)?;
+        let cwd = job::working_directory(&root)?;
+        let name = args.program.first().context("no program given")?;
+        let files = GuestFiles::find(args.kernel.as_deref(), launch.model());
+        let arch = files.as_ref().map_or(Arch::X86_64, |files| files.arch);
+        let search = std::env::var_os("PATH");
+        let path = program::find(&root, &cwd, name, search.as_deref(), arch)
+            .map_err(ProgramError::into_failure)?;
+        let files = files?;
+        tracing::info!(program = %path.display(), cwd = %cwd.display());
+
+        let program = root.path().join(path.strip_prefix("/").unwrap_or(&path));
+        file_uses(args, &program, &files).check()?;
+
+        let readable = args.format() == TraceFormat::Text;
+        let mut streams = streams(args)?;
+        let trace_to = args.trace_to();
+        let mut destination = Destination::new(trace_to, args.stdout_use())?;
+        if let TraceTo::Directory(directory) = trace_to {
+            launch.create_files(directory);
+        }
+        if args.format() == TraceFormat::Btrace && destination.trace_is_terminal() {
+            return Err(
+                anyhow!("a btrace file is not written to a terminal: use --output FILE").into(),
+            );
+        }
+        let terminal = streams.terminal.as_ref().map(Terminal::stream);
+        destination.connect(std::mem::take(&mut streams.outputs), terminal);
+        let shares = launch.shares()?;
+        let job = job::job(args, &cwd, job::guest_shares(&shares, &root)?, &streams)?;
+        let mut symbols = Symbolizer::new(root, &cwd);
+        let filters = args.filters.filters();
+        if readable || !args.quiet || filters.have_names() {
+            let vbts = &mut Command::new(OWN_PROGRAM);
+            let started = symbols.start_reader(vbts, launch.is_confined());
+            started.context("Cannot start the process that reads symbols")?;
+            launch.read_symbols();
+            if args.scope != ScopeArg::User {
+                let kernel = elf_file(&files.kernel);
+                name_kernel(&mut symbols, &files.kernel, kernel, args.quiet);
+            }
+        }
+        let kernel = KernelFiles::read(KernelConfig {
+            initrd: Some(Initrd::Contents(files.initramfs()?)),
+            image: files.kernel,
+            append: String::new(),
+        })?;
+        // All threads start after this, and all other files are open.
+        launch.restrict_files()?;
+        let progress = progress_bar(args, &destination);
+        destination.keep_clear_of(progress.clone());
+        let options = Options {
+            scope: args.scope.into(),
+            is_32_bit: arch == Arch::I386,
+            reports: !args.quiet,
+            format: format(args, launch.accel(), &cwd, &job, &kernel)?,
+            symbols,
+            filters,
+            destination,
+            merge_limit: merge_limit(args),
+        };
+        options
+            .destination
+            .truncate()
+            .map_err(OutputError::into_failure)?;
+        let positions = Positions::new(&streams.files).context(STREAMS)?;
+        let memory = launch.memory().clone();
+        let is_kept = args.format() == TraceFormat::Btrace && args.scope != ScopeArg::User;
+        let kernel_text = is_kept.then(|| KernelText::new(kernel.image(), &memory));
+        if streams.terminal.is_some() {
+            let watched = launch.alarm().watch_terminal();
+            watched.context("Cannot watch the terminal")?;
+        }
+        let session = Session::start(memory, options, positions, launch.alarm())
+            .context("Cannot start a thread for the trace")?;
+        let session = shared(session);
+
+        // The agent's port is the first device: the order gives the devices their addresses.
+        let port = launch.board.add_console(vec![ConsolePort::named(
+            PORT_NAME,
+            Box::new(session.clone()),
+        )])?;
+        launch.share_root()?;
+        launch.share(&shares)?;
+        launch.share_open_files(streams.files)?;
+        Ok(Self {
+            shared_writes: launch.shared_writes(),
+            launch,
+            kernel,
+            session,
+            port,
+            job,
+            inputs: streams.inputs,
+            terminal: streams.terminal,
+            progress,
+            reports: !args.quiet,
+            kernel_text,
+        })
+    }
+
+    /// Boots the guest and runs it to its end, and measures host time if `measured`. Returns why
+    /// the run ended before the program did, if that was so.
+    ///
+    /// # Errors
+    /// The guest cannot boot.
+    pub(super) fn run(self, measured: bool) -> Result<(Machine, Option<Failure>), Failure> {
+        let alarm = self.launch.alarm().clone();
+        let rescue_alarm = alarm.clone();
+        let console = self.launch.console().clone();
+        let mut machine = self.launch.boot(&self.kernel)?;
+        if measured {
+            machine.measure_host_time();
+        }
+        let session = self.session.clone();
+        let mut connection = AgentConnection::new(session, self.port, self.job, self.inputs, alarm);
+        let restorer = self.terminal.as_ref().map(Terminal::restorer);
+        if let Some(terminal) = self.terminal {
+            connection.connect_terminal(terminal);
+        }
+        connection.show_progress(self.progress.clone());
+        let (writer, limit) = (lock(&self.session).writer(), rescue_alarm.limit());
+        let (terminal, reports) = (restorer.clone().unwrap_or_default(), self.reports);
+        let console_alarm = rescue_alarm.clone();
+        rescue_alarm.set_rescue(
+            Box::new(move |event| {
+                rescue::flush_console(&console, &console_alarm);
+                let failure = rescue::failure(event, limit);
+                rescue::finish_trace(&writer, &terminal, &failure, reports);
+                rescue::end(&failure);
+            }),
+            rescue::give_up,
+        );
+        let outcome = machine.run(&mut connection);
+        if let Some(restorer) = restorer {
+            lock(&self.session).restore_terminal(restorer);
+        }
+        if let Some(text) = self.kernel_text {
+            lock(&self.session).kernel_code(text.changes());
+        }
+        self.progress.finish_and_clear();
+        tracing::debug!(
+            instructions = machine.instructions(),
+            ns = machine.now(),
+            handovers = ?machine.handovers(),
+            "end"
+        );
+        let (has_started, has_ended) = {
+            let session = lock(&self.session);
+            (session.has_started(), session.ending().is_some())
+        };
+        // A program that has ended may still be in a guest that does not end.
+        let cut = matches!(
+            outcome,
+            Err(Failure::Timeout { .. } | Failure::Interrupted | Failure::Signal(_))
+        );
+        let ended_by = connection.ended_by().filter(|_| cut || !has_ended);
+        if let (Some(_), Err(Failure::Error(error))) = (ended_by, &outcome) {
+            // What has ended the run decides the exit status.
+            say(format_args!("{error:#}"));
+        }
+        let failure = match (ended_by, outcome) {
+            (Some(Event::Signal(signal)), _) => Some(Failure::Signal(signal)),
+            (Some(Event::Timeout), _) => Some(machine.timed_out()),
+            (_, Err(failure)) => Some(failure),
+            (_, Ok(_)) if has_ended => None,
+            (_, Ok(end)) => {
+                let how = match end {
+                    End::Status(status) => format!("with status {status}"),
+                    End::Reset => "by a reset".into(),
+                    End::Off => "by switching itself off".into(),
+                };
+                let reason = format!("the guest ended {how} before the program did");
+                Some(machine.crashed(&reason))
+            }
+        };
+        // Once the program runs, a time limit says nothing about the kernel.
+        let failure = failure.map(|failure| match has_started {
+            true => failure.if_complaint(),
+            false => failure,
+        });
+        Ok((machine, failure))
+    }
+}
+
+/// The files that the options name.
+fn file_uses(args: &TraceArgs, program: &Path, files: &GuestFiles) -> FileUses {
+    let mut uses = FileUses::of_machine(&args.machine.config(trace_model()));
+    uses.reads("the program", program);
+    uses.reads("--kernel", &files.kernel);
+    uses.reads("the agent", &files.agent);
+    match args.trace_to() {
+        TraceTo::Stdout => {}
+        TraceTo::File(path) => uses.writes("--output", path),
+        TraceTo::Directory(path) => uses.writes("--output", &path.join(INDEX)),
+    }
+    if let Some(path) = &args.report_output {
+        uses.writes("--output", path);
+    }
+    uses
+}
+
+/// What the program's descriptors become in the guest.
+fn streams(args: &TraceArgs) -> Result<Streams, Failure> {
+    let inherited = Inherited::all().context(STREAMS)?;
+    let streams = Streams::new(&inherited, args.stdout_use()).context(STREAMS)?;
+    for (fd, kind) in &streams.left_out {
+        tracing::info!(fd, kind, "the program does not get this descriptor");
+    }
+    Ok(streams)
+}
+
+/// Memory in bytes for records that wait for older ones of other tasks: twice what the agent allows
+/// for the buffers of all tasks (`guest-kernel/agent/src/bts.rs`), and room for what is drained
+/// between two sweeps.
+fn merge_limit(args: &TraceArgs) -> usize {
+    const BETWEEN_SWEEPS: u64 = 64 << 20;
+    let memory = args.machine.memory.0;
+    // With the kernel's branches, a virtual buffer can have half of the guest's memory.
+    let virtual_buffer = match args.scope {
+        ScopeArg::User => 0,
+        ScopeArg::Kernel | ScopeArg::All => memory / 2,
+    };
+    let limit = memory / 4 + args.buffer.0 + virtual_buffer + BETWEEN_SWEEPS;
+    usize::try_from(limit).unwrap_or(usize::MAX)
+}
+
+/// Checks that this process has `/proc`, through which files are opened by their descriptors.
+///
+/// # Errors
+/// `/proc` is not mounted, as in a chroot directory.
+fn check_proc() -> Result<(), Failure> {
+    if Path::new("/proc/self/fd").is_dir() {
+        return Ok(());
+    }
+    Err(Failure::Host(
+        "/proc is not mounted here, which vbts needs to share files with a guest \
+         (mount -t proc proc /proc)"
+            .into(),
+    ))
+}
+
+/// Opens the directory that is the guest's root.
+fn open_root(args: &TraceArgs) -> Result<Root, Failure> {
+    let directory = args.machine.root.as_deref().unwrap_or(Path::new("/"));
+    Ok(Root::open(directory)
+        .with_context(|| format!("--root: cannot open {}", directory.display()))?)
+}
+
+/// Progress on standard error, if that is a terminal and nothing else is known to draw there: not
+/// the trace, nor the program, nor the program at the other end of a pipe.
+fn progress_bar(args: &TraceArgs, destination: &Destination) -> ProgressBar {
+    let stdout = rustix::fs::fstat(rustix::stdio::stdout());
+    let is_piped = stdout.is_ok_and(|stat| {
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        matches!(kind, FileType::Fifo | FileType::Socket)
+    });
+    let drawn = is_piped || io::stdout().is_terminal() || destination.trace_is_terminal();
+    if args.quiet || !stderr().is_terminal() || drawn {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(4));
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {elapsed} {human_pos} records") {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(250));
+    bar
+}
+
+/// Gives `symbols` the symbols of the kernel. A message says so if there are none, unless `quiet`.
+fn name_kernel(symbols: &mut Symbolizer, kernel: &Path, file: Option<File>, quiet: bool) {
+    match file {
+        Some(file) => symbols.set_kernel(file, &kernel.display().to_string()),
+        None if quiet => {}
+        None => say(format_args!(
+            "{} has no symbols, so the trace shows the kernel's addresses without names; \
+             an uncompressed vmlinux has them",
+            kernel.display()
+        )),
+    }
+}

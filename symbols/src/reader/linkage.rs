@@ -1,0 +1,116 @@
+//! The stubs for calls into other objects, such as `puts@plt`. Each jumps through a slot of the
+//! global offset table, and the slot's relocation has the name of the function.
+
+use super::elf::{ElfFile, SymbolTable};
+use crate::protocol::Refusal;
+
+/// A stub.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stub {
+    /// Its address.
+    pub start: u64,
+    /// Its size in bytes.
+    pub size: u64,
+    /// Offset of the function's name in the strings of the dynamic symbols.
+    pub name: u32,
+}
+
+/// The stubs of `elf`, whose dynamic symbols are `symbols`.
+///
+/// # Errors
+/// They are too many.
+pub fn stubs(elf: &ElfFile<'_>, symbols: &SymbolTable) -> Result<Vec<Stub>, Refusal> {
+    let relocations = elf.dynamic_relocations()?;
+    let slots = if elf.is_64 {
+        SlotAddress::RelativeToRip
+    } else {
+        let mut tables = [".got.plt", ".got"]
+            .iter()
+            .filter_map(|name| elf.section(name));
+        SlotAddress::Absolute {
+            table: tables.next().map(|section| section.address),
+        }
+    };
+    let mut stubs = Vec::new();
+    for name in [".plt", ".plt.sec", ".plt.got"] {
+        let Some(section) = elf.section(name) else {
+            continue;
+        };
+        let code = super::elf::optional(elf.contents(section))?;
+        let (start, size) = (section.address, if name == ".plt.got" { 8 } else { 16 });
+        for (slot, at) in jumps(&code, start, slots) {
+            // Of several relocations of a slot, the last one counts.
+            let after = relocations.partition_point(|(address, _)| *address <= slot);
+            let relocation = after.checked_sub(1).and_then(|at| relocations.get(at));
+            if let Some((address, symbol)) = relocation
+                && *address == slot
+                && let Some(symbol) = symbols.get(*symbol as usize)
+            {
+                let distance = at.wrapping_sub(start) / size * size;
+                stubs.push(Stub {
+                    start: start.wrapping_add(distance),
+                    size,
+                    name: symbol.name,
+                });
+            }
+        }
+    }
+    Ok(stubs)
+}
+
+/// How a stub of the procedure linkage table addresses its slot of the global offset table.
+#[derive(Debug, Clone, Copy)]
+enum SlotAddress {
+    /// Relative to RIP: 64-bit code.
+    RelativeToRip,
+    /// Absolute, or relative to the table at this address, which EBX holds: 32-bit code.
+    Absolute { table: Option<u64> },
+}
+
+/// Finds the indirect jumps through a slot in `code` at `start`. Returns the addresses of the slot
+/// and of the jump.
+fn jumps(code: &[u8], start: u64, slots: SlotAddress) -> impl Iterator<Item = (u64, u64)> + '_ {
+    code.windows(6).enumerate().filter_map(move |(i, bytes)| {
+        let &[opcode, modrm, ref displacement @ ..] = bytes else {
+            return None;
+        };
+        let displacement = i32::from_le_bytes(*displacement.first_chunk()?);
+        let at = start.wrapping_add(i as u64);
+        let base = match (opcode, modrm, slots) {
+            // jmp *displacement(%rip)
+            (0xFF, 0x25, SlotAddress::RelativeToRip) => at.wrapping_add(6),
+            // jmp *displacement
+            (0xFF, 0x25, SlotAddress::Absolute { .. }) => {
+                return Some((u64::from(displacement.cast_unsigned()), at));
+            }
+            // jmp *displacement(%ebx)
+            (0xFF, 0xA3, SlotAddress::Absolute { table: Some(table) }) => table,
+            _ => return None,
+        };
+        Some((base.wrapping_add_signed(displacement.into()), at))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jumps_of_linkage_stubs_are_found() {
+        let code = [
+            0xF3, 0x0F, 0x1E, 0xFA, 0xF2, 0xFF, 0x25, 0x10, 0, 0, 0, 0x90, 0xFF, 0xA3, 0x0C, 0, 0,
+            0,
+        ];
+        let jumps = |slots| jumps(&code, 0x1000, slots).collect::<Vec<_>>();
+        assert_eq!(jumps(SlotAddress::RelativeToRip), [(0x101B, 0x1005)]);
+        assert_eq!(
+            jumps(SlotAddress::Absolute { table: None }),
+            [(0x10, 0x1005)]
+        );
+        let table = Some(0x4000);
+        assert_eq!(
+            jumps(SlotAddress::Absolute { table }),
+            [(0x10, 0x1005), (0x400C, 0x100C)]
+        );
+    }
+}

@@ -1,0 +1,201 @@
+//! Finds the code that has a name.
+
+use std::collections::BTreeMap;
+
+use super::demangle::demangle;
+use super::object_file::{Function, ObjectFile};
+use crate::protocol::{CodePlace, Wanted};
+
+/// Bytes around code without a function in which the straight line to it is expected.
+const SURROUNDINGS: u64 = 4096;
+/// What compilers append to the name of a part or of a variant of a function.
+const SUFFIXES: [&str; 4] = ["cold", "part", "isra", "constprop"];
+
+impl ObjectFile {
+    /// The places with the name `wanted`: offsets in the file, or addresses if `absolute`.
+    pub fn places(&self, absolute: bool, wanted: &Wanted) -> Vec<CodePlace> {
+        let places = match wanted {
+            Wanted::Function(name) => self.functions_called(name),
+            Wanted::Line { path, line } => self.line_called(path, *line),
+            Wanted::At(at) => {
+                let address = match absolute {
+                    true => Some(self.address_of_absolute(*at)),
+                    false => self.address_of_offset(*at),
+                };
+                address
+                    .map(|address| self.place(address))
+                    .into_iter()
+                    .collect()
+            }
+        };
+        match absolute {
+            true => places
+                .into_iter()
+                .map(|place| CodePlace {
+                    at: self.absolute_of_address(place.at),
+                    start: self.absolute_of_address(place.start),
+                    end: self.absolute_of_address(place.end),
+                })
+                .collect(),
+            false => places
+                .into_iter()
+                .filter_map(|p| self.by_offset(p))
+                .collect(),
+        }
+    }
+
+    /// The place with offsets in the place of addresses.
+    fn by_offset(&self, place: CodePlace) -> Option<CodePlace> {
+        let (at, room) = self.offset_of_address(place.at);
+        let at = at?;
+        Some(CodePlace {
+            at,
+            start: at.saturating_sub(place.at.wrapping_sub(place.start)),
+            end: at.saturating_add(place.end.wrapping_sub(place.at).min(room)),
+        })
+    }
+
+    /// The place of `at`, which is an address.
+    fn place(&self, at: u64) -> CodePlace {
+        match self.at(at) {
+            Some(function) => CodePlace {
+                at,
+                start: function.start,
+                end: function.end,
+            },
+            None => CodePlace {
+                at,
+                start: at.saturating_sub(SURROUNDINGS),
+                end: at.saturating_add(SURROUNDINGS),
+            },
+        }
+    }
+
+    fn functions_called(&self, wanted: &str) -> Vec<CodePlace> {
+        let mut places: Vec<CodePlace> = self
+            .named()
+            .filter(|function| is_called(self.name(function), function, wanted))
+            .map(|function| CodePlace {
+                // An alias without a size has that of the function at its address.
+                end: self.at(function.start).map_or(function.end, |f| f.end),
+                at: function.start,
+                start: function.start,
+            })
+            .collect();
+        places.sort_by_key(|place| place.at);
+        places.dedup();
+        places
+    }
+
+    /// The first instruction of the line in each function that has it.
+    fn line_called(&self, wanted: &str, wanted_line: u32) -> Vec<CodePlace> {
+        let mut places: BTreeMap<u64, CodePlace> = BTreeMap::new();
+        self.line_rows(true, 0..u64::MAX, &mut |start, _, line, path| {
+            if line == wanted_line && is_path(path, wanted) {
+                let place = self.place(start);
+                let first = places.entry(place.start).or_insert(place);
+                first.at = first.at.min(start);
+            }
+            true
+        });
+        places.into_values().collect()
+    }
+}
+
+/// Returns whether a function with `name` in the file is called `wanted`.
+fn is_called(name: &[u8], function: &Function, wanted: &str) -> bool {
+    let wanted = match (wanted.strip_suffix("@plt"), function.stub) {
+        (Some(wanted), true) => wanted,
+        (None, false) => wanted,
+        _ => return false,
+    };
+    let Ok(name) = str::from_utf8(name) else {
+        return false;
+    };
+    if name == wanted || base_name(name) == wanted {
+        return true;
+    }
+    // Making the name of each function would take long.
+    let is_mangled = name.starts_with("_Z") || name.starts_with("_R");
+    let last = wanted.rsplit("::").next().unwrap_or(wanted);
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    let last = last.split(|c| !is_word(c)).next().unwrap_or_default();
+    if !is_mangled || !name.contains(last) {
+        return false;
+    }
+    let name = demangle(name);
+    name == wanted || name.split('(').next() == Some(wanted)
+}
+
+/// The name of the function of which `name` is a part or a variant.
+fn base_name(name: &str) -> &str {
+    match name.split_once('.') {
+        Some((base, suffix)) if SUFFIXES.iter().any(|known| suffix.starts_with(known)) => base,
+        _ => name,
+    }
+}
+
+/// Returns whether `path` ends with the components of `wanted`.
+fn is_path(path: &str, wanted: &str) -> bool {
+    let before = path.strip_suffix(wanted);
+    before.is_some_and(|before| before.is_empty() || before.ends_with('/'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::object_file::tests::read;
+    use super::*;
+
+    #[test]
+    fn functions_have_several_names() {
+        let function = |stub| Function {
+            stub,
+            ..Function::default()
+        };
+        for (name, stub, wanted, called) in [
+            ("main", false, "main", true),
+            ("main", false, "mai", false),
+            ("main", true, "main", false),
+            ("puts", true, "puts@plt", true),
+            ("puts", false, "puts@plt", false),
+            ("f.cold", false, "f", true),
+            ("f.constprop.0", false, "f", true),
+            ("f.0", false, "f", false),
+            ("_ZN1a1bEi", false, "a::b", true),
+            ("_ZN1a1bEi", false, "a::b(int)", true),
+            ("_ZN1a1bEi", false, "b", false),
+            ("_RNvCs1234_7package3foo", false, "package::foo", true),
+        ] {
+            let is = is_called(name.as_bytes(), &function(stub), wanted);
+            assert_eq!(is, called, "{name} {wanted}");
+        }
+    }
+
+    #[test]
+    fn a_path_is_named_by_its_last_components() {
+        assert!(is_path("/a/b/c.rs", "c.rs"));
+        assert!(is_path("/a/b/c.rs", "b/c.rs"));
+        assert!(is_path("/a/b/c.rs", "/a/b/c.rs"));
+        assert!(!is_path("/a/b/cc.rs", "c.rs"));
+    }
+
+    #[test]
+    fn a_line_of_this_program_is_in_its_function() {
+        let file = read(&std::env::current_exe().unwrap()).unwrap();
+        let line = line!() + 1;
+        assert!(std::hint::black_box(file.functions()) > 0);
+        let wanted = Wanted::Line {
+            path: "reader/resolve.rs".into(),
+            line,
+        };
+        let places = file.places(true, &wanted);
+        assert!(!places.is_empty());
+        for place in &places {
+            assert!((place.start..place.end).contains(&place.at), "{place:x?}");
+        }
+        let by_offset = file.places(false, &wanted);
+        let back = |place: &CodePlace| file.address_of_offset(place.at);
+        let addresses: Vec<_> = places.iter().map(|place| Some(place.at)).collect();
+        assert_eq!(by_offset.iter().map(back).collect::<Vec<_>>(), addresses);
+    }
+}

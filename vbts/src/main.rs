@@ -1,0 +1,7 @@
+//! The `vbts` command.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    vbts_cli::main(std::env::args_os())
+}

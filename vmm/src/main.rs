@@ -1,7 +1,0 @@
-//! The `vbts` command.
-
-use std::process::ExitCode;
-
-fn main() -> ExitCode {
-    vbts::cli::main(std::env::args_os())
-}
