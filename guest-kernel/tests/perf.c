@@ -627,8 +627,11 @@ static int test_counts(void)
 		{ PERF_COUNT_HW_INSTRUCTIONS, 2 },
 		{ PERF_COUNT_HW_BRANCH_INSTRUCTIONS, 1 },
 	};
-	/* The watchdog for hard lockups counts cycles, for which NetBurst has one counter. */
-	const int watched = !access("/proc/sys/kernel/nmi_watchdog", F_OK);
+	/*
+	 * The watchdog for hard lockups counts cycles, for which NetBurst has one counter. The file
+	 * is read-only without that watchdog.
+	 */
+	const int watched = !access("/proc/sys/kernel/nmi_watchdog", W_OK);
 	long none, cycles;
 
 	if (no_counter())
