@@ -1,6 +1,5 @@
 //! The `vbts` command line.
 
-mod answers;
 mod completions;
 mod file_uses;
 mod guest;
@@ -11,16 +10,12 @@ mod options;
 mod probe;
 mod record;
 mod report;
-mod report_files;
-mod report_kernel;
-mod report_process;
 mod rescue;
 mod run;
 mod setup;
 mod stats;
 mod test;
 mod trace;
-mod trace_report;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -98,7 +93,7 @@ fn run(command: &Command) -> Result<u8, Failure> {
         Command::Probe(args) => probe::main(args),
         Command::Run(args) => run::main(args),
         Command::Trace(args) => match args.report {
-            Some(what) => trace_report::main(args, what),
+            Some(what) => trace::report::main(args, what),
             None => trace::main(args),
         },
         Command::Report(args) => report::main(args),

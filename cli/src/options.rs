@@ -124,11 +124,18 @@ pub trait Named: Clone + Send + Sync + 'static {
 
 /// The parser of an option whose value is a `T`.
 pub fn named<T: Named>() -> impl TypedValueParser<Value = T> {
-    let names = T::ALL
+    one_of(T::ALL.to_vec())
+}
+
+/// The parser of an option that has one of these values, each with its name and its help.
+pub fn one_of<T: Clone + Send + Sync + 'static>(
+    values: Vec<(T, &'static str, &'static str)>,
+) -> impl TypedValueParser<Value = T> {
+    let names = values
         .iter()
         .map(|(_, name, help)| PossibleValue::new(*name).help(*help));
-    PossibleValuesParser::new(names).try_map(|given| {
-        let found = T::ALL.iter().find(|(_, name, _)| *name == given);
+    PossibleValuesParser::new(names).try_map(move |given| {
+        let found = values.iter().find(|(_, name, _)| *name == given);
         found
             .map(|(value, ..)| value.clone())
             .ok_or("is no value of this option")

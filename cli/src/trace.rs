@@ -6,6 +6,7 @@ mod filters;
 mod format;
 mod job;
 mod prepared;
+pub mod report;
 
 use std::ffi::OsStr;
 use std::fs::File;

@@ -10,7 +10,7 @@ use vbts_protocol::{Follow, Scope};
 use super::epoch;
 use super::filters::FilterArgs;
 use crate::options::{EXIT_STATUS, MachineArgs};
-use crate::report::What;
+use crate::report::{Kind, kind};
 use vbts_capture::destination::{StdoutUse, TraceTo};
 use vbts_host::exit::Failure;
 use vbts_vmm::memory::Size;
@@ -107,12 +107,12 @@ pub struct TraceArgs {
     /// --output, or to standard output after the program has ended
     #[arg(
         long,
-        value_enum,
+        value_parser = kind(),
         value_name = "WHAT",
         conflicts_with = "format",
         help_heading = "Trace options"
     )]
-    pub report: Option<What>,
+    pub report: Option<&'static Kind>,
     /// --report diff: the trace that was kept of another run, with which this one is compared
     #[arg(
         long,

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use vbts_trace::Run;
 
-use super::report::ReportArgs;
-use super::trace::elf_file;
+use super::ReportArgs;
+use crate::trace::elf_file;
 use vbts_guest_files::arch::Arch;
 use vbts_guest_files::{self, Api};
 use vbts_host::exit::{Failure, say};

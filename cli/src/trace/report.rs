@@ -11,15 +11,15 @@ use std::process::{Child, Command, Stdio};
 use std::thread::Builder;
 
 use anyhow::{Context as _, anyhow};
-use clap::{Parser as _, ValueEnum as _};
+use clap::Parser as _;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process, waitpid};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::options::name_of;
-use super::report::What;
-use super::trace::{OWN_PROGRAM, TraceArgs};
-use super::{Cli, report};
+use super::{OWN_PROGRAM, TraceArgs};
+use crate::options::name_of;
+use crate::report::{self, Kind, Opt};
+use crate::{Cli, Command as Cmd};
 use vbts_host::exit::{Failure, status};
 
 /// A directory that is removed at the end.
@@ -47,14 +47,16 @@ impl Drop for Directory {
 ///
 /// # Errors
 /// The trace cannot be kept, or the answer fails.
-pub fn main(args: &TraceArgs, what: What) -> Result<u8, Failure> {
-    match (what, &args.against) {
-        (What::Diff, None) => {
+pub fn main(args: &TraceArgs, what: &Kind) -> Result<u8, Failure> {
+    match (what.options.contains(&Opt::Other), &args.against) {
+        (true, None) => {
             let message = "--report diff: --against FILE names the trace to compare with";
             return Err(anyhow!(message).into());
         }
-        (What::Diff, Some(_)) | (_, None) => {}
-        _ => return Err(anyhow!("--against: only --report diff compares two traces").into()),
+        (true, Some(_)) | (false, None) => {}
+        (false, Some(_)) => {
+            return Err(anyhow!("--against: only --report diff compares two traces").into());
+        }
     }
     let common = common(args)?;
     let directory = Directory::create()?;
@@ -66,7 +68,7 @@ pub fn main(args: &TraceArgs, what: What) -> Result<u8, Failure> {
         return Ok(code);
     }
     let Cli { command, .. } = common.command_line(what, &trace)?;
-    let super::Command::Report(report_args) = command else {
+    let Cmd::Report(report_args) = command else {
         return Err(anyhow!("--report: not a report").into());
     };
     // An answer that is not there matters more than what the program says.
@@ -84,13 +86,8 @@ struct Common {
 }
 
 impl Common {
-    fn command_line(self, what: What, trace: &Path) -> anyhow::Result<Cli> {
-        let what = what.to_possible_value().context("--report: not a report")?;
-        let words = [
-            OsString::from("vbts"),
-            "report".into(),
-            what.get_name().into(),
-        ];
+    fn command_line(self, what: &Kind, trace: &Path) -> anyhow::Result<Cli> {
+        let words = [OsString::from("vbts"), "report".into(), what.name.into()];
         let words = words
             .into_iter()
             .chain(self.words)

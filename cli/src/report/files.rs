@@ -12,9 +12,9 @@ use rustix::fs::{MemfdFlags, Mode, OFlags};
 use vbts_protocol::Scope;
 use vbts_trace::{Event, Reader};
 
-use super::report::ReportArgs;
-use super::report_kernel::{Kernel, NO_KERNEL_NAMES};
-use super::trace::OWN_PROGRAM;
+use super::ReportArgs;
+use super::kernel::{Kernel, NO_KERNEL_NAMES};
+use crate::trace::OWN_PROGRAM;
 use vbts_analysis::{CodeFiles, MemoryCode};
 use vbts_capture::extract::{self, ExtractError};
 use vbts_host::exit::{Failure, say};

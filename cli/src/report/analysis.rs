@@ -1,0 +1,354 @@
+//! Reports that count what a trace has executed, and then answer.
+
+use std::io::{self, BufWriter, IsTerminal as _, Write};
+use std::num::NonZero;
+
+use anyhow::{Context as _, anyhow};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use vbts_trace::profile::Watch;
+
+use super::files::{Source, Trace};
+use super::problems::say_problems;
+use super::{ReportArgs, process};
+use vbts_analysis::{Calls, CodeFiles, Coverage, Loaded, Out, PerfError, Range, Selection};
+use vbts_host::Workers;
+use vbts_host::exit::{Failure, say};
+use vbts_host::output::{Output, OutputError};
+
+/// Maximum number of threads that decode: one more takes some 70 MB, and those that count what four
+/// have decoded are not faster.
+const MAX_WORKERS: usize = 4;
+/// Number of rows without `--limit`.
+const LIMIT: usize = 100;
+
+/// The traces of a report.
+struct Started {
+    source: Source,
+    other: Option<Source>,
+}
+
+/// A trace whose instructions, calls and branches are counted.
+pub struct Counted<'a> {
+    /// The options.
+    pub args: &'a ReportArgs,
+    /// The counts.
+    pub profile: Loaded,
+    /// The command that was traced.
+    pub title: String,
+    /// The source files that the options select.
+    selection: Selection,
+}
+
+impl Counted<'_> {
+    /// The number of rows that the options select.
+    pub fn limit(&self) -> usize {
+        limit(self.args)
+    }
+
+    /// The coverage of the source files that the options select.
+    pub fn coverage(&mut self) -> Coverage {
+        let coverage = vbts_analysis::coverage(&mut self.profile, &self.selection);
+        if coverage.left_out > 0 {
+            say("the debugging information is too large: some source lines are missing");
+        }
+        if coverage.files.is_empty() {
+            say(
+                "no source file was found: the traced files need debugging information, and \
+                 the source files have to be where it says",
+            );
+        }
+        coverage
+    }
+}
+
+/// Makes the report `answer` of what a trace has executed.
+///
+/// # Errors
+/// The trace is damaged, or the output fails.
+pub fn counted(
+    args: &ReportArgs,
+    output: Output,
+    answer: impl FnOnce(&mut Counted<'_>, &mut Out<'_>) -> io::Result<()>,
+) -> Result<(), Failure> {
+    counted_in(
+        args,
+        output,
+        |_| Ok(()),
+        |counted, (), out| answer(counted, out),
+    )
+}
+
+/// Makes the report `answer` of what a trace has executed of one file, which has a number.
+///
+/// # Errors
+/// As [`counted`], or no code of the file was executed.
+pub fn of_module(
+    args: &ReportArgs,
+    output: Output,
+    answer: impl FnOnce(&mut Loaded, u32, &mut Out<'_>) -> io::Result<()>,
+) -> Result<(), Failure> {
+    let find = |profile: &Loaded| {
+        let module = vbts_analysis::find_module(profile, args.module.as_deref());
+        let name = args.module.as_deref().unwrap_or("the program");
+        module.with_context(|| no_code(name))
+    };
+    counted_in(args, output, find, |counted, module, out| {
+        answer(&mut counted.profile, module, out)
+    })
+}
+
+/// Makes the report `answer` of what a trace has executed, if `find` finds what it is about.
+fn counted_in<T>(
+    args: &ReportArgs,
+    output: Output,
+    find: impl FnOnce(&Loaded) -> anyhow::Result<T>,
+    answer: impl FnOnce(&mut Counted<'_>, T, &mut Out<'_>) -> io::Result<()>,
+) -> Result<(), Failure> {
+    let (mut report, started) = Report::start(args, output)?;
+    let (trace, files) = started.source.read()?;
+    let selection = selection(args, &trace)?;
+    let title = trace.reader.run().command.join(" ");
+    let profile = report.load(trace, files, ())?;
+    let found = find(&profile)?;
+    let mut counted = Counted {
+        args,
+        profile,
+        title,
+        selection,
+    };
+    report.write(|out| answer(&mut counted, found, out))?;
+    say_problems(&mut counted.profile, "");
+    Ok(())
+}
+
+/// Makes the report `answer` of what `watch` sees in a trace of the command `title`.
+///
+/// # Errors
+/// The trace is damaged, or the output fails.
+pub fn watched<W: Watch>(
+    args: &ReportArgs,
+    output: Output,
+    watch: W,
+    answer: impl FnOnce(&mut Loaded<W>, &str, &mut Out<'_>) -> io::Result<()>,
+) -> Result<(), Failure> {
+    let (mut report, started) = Report::start(args, output)?;
+    let (trace, files) = started.source.read()?;
+    let title = trace.reader.run().command.join(" ");
+    let mut profile = report.load(trace, files, watch)?;
+    report.write(|out| answer(&mut profile, &title, out))?;
+    say_problems(&mut profile, "");
+    Ok(())
+}
+
+/// Writes the trace as a file of Linux perf.
+///
+/// # Errors
+/// The trace is damaged, or the output fails.
+pub fn perf(args: &ReportArgs, output: Output) -> Result<(), Failure> {
+    let (mut report, started) = Report::start(args, output)?;
+    let (trace, files) = started.source.read()?;
+    report.perf(trace, files)
+}
+
+/// Compares what two traces have executed.
+///
+/// # Errors
+/// There is one trace, one is damaged, or the output fails.
+pub fn diff(args: &ReportArgs, output: Output) -> Result<(), Failure> {
+    if args.other.is_none() {
+        return Err(anyhow!("diff needs two traces: FILE and OTHER").into());
+    }
+    let (mut report, started) = Report::start(args, output)?;
+    let (trace, files) = started.source.read()?;
+    let calls = Calls::new(trace.reader.run().streams);
+    let good_name = format!("{}: ", trace.name);
+    let mut good = report.load(trace, files, calls)?;
+    let other = started.other.context("diff needs two traces")?;
+    let (trace, files) = other.read()?;
+    let calls = Calls::new(trace.reader.run().streams);
+    let bad_name = format!("{}: ", trace.name);
+    let mut bad = report.load(trace, files, calls)?;
+    let only = args.module.as_deref();
+    if let Some(name) = only
+        && !vbts_analysis::was_executed(&good, name)
+        && !vbts_analysis::was_executed(&bad, name)
+    {
+        return Err(anyhow!(no_code(name)).into());
+    }
+    report.write(|out| vbts_analysis::diff(&mut good, &mut bad, only, limit(args), out))?;
+    say_problems(&mut good, &good_name);
+    say_problems(&mut bad, &bad_name);
+    Ok(())
+}
+
+fn no_code(name: &str) -> String {
+    format!("No code of {name} was executed")
+}
+
+/// The number of rows that `args` select.
+fn limit(args: &ReportArgs) -> usize {
+    args.limit.unwrap_or(LIMIT)
+}
+
+/// What makes a report, in its sandbox.
+struct Report<'a> {
+    args: &'a ReportArgs,
+    workers: Workers,
+    output: Output,
+}
+
+impl<'a> Report<'a> {
+    /// Opens the traces, and enters the sandbox.
+    fn start(args: &'a ReportArgs, output: Output) -> Result<(Self, Started), Failure> {
+        let source = Source::open(args, &args.file)?;
+        let other = args.other.as_ref().map(|other| Source::open(args, other));
+        let other = other.transpose()?;
+        process::restrict_files(args.sandbox, &args.root)?;
+        let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let workers = Workers::start(processors.min(MAX_WORKERS));
+        let workers = workers.context("Cannot start a thread")?;
+        process::restrict_calls(args.sandbox)?;
+        let report = Self {
+            args,
+            workers,
+            output,
+        };
+        Ok((report, Started { source, other }))
+    }
+
+    fn load<W: Watch>(
+        &self,
+        mut trace: Trace,
+        files: CodeFiles,
+        watch: W,
+    ) -> Result<Loaded<W>, Failure> {
+        let range = range(self.args, &mut trace)?;
+        let (task, progress) = (self.args.task, progress_bar());
+        let loaded = vbts_analysis::load(
+            trace.reader,
+            range,
+            task,
+            files,
+            watch,
+            &self.workers,
+            &progress,
+        );
+        Ok(loaded.with_context(|| format!("Cannot read {}", trace.name))?)
+    }
+
+    /// Writes the trace as a file of Linux perf.
+    fn perf(&mut self, mut trace: Trace, mut files: CodeFiles) -> Result<(), Failure> {
+        let range = range(self.args, &mut trace)?;
+        let (task, progress) = (self.args.task, progress_bar());
+        let mut out = Sink::new(&mut self.output)?;
+        let reader = &mut trace.reader;
+        match vbts_analysis::perf(reader, range, task, &mut files, &progress, &mut out) {
+            Ok(()) => out.finish(Ok(())),
+            Err(PerfError::Output(error)) => out.finish(Err(error)),
+            Err(PerfError::Trace(error)) => Err(anyhow!(error)
+                .context(format!("Cannot read {}", trace.name))
+                .into()),
+        }
+    }
+
+    /// Writes an answer to the output.
+    fn write(
+        &mut self,
+        answer: impl FnOnce(&mut Out<'_>) -> io::Result<()>,
+    ) -> Result<(), Failure> {
+        let mut out = Sink::new(&mut self.output)?;
+        let answered = answer(&mut out);
+        out.finish(answered)
+    }
+}
+
+/// The branches that `args` select.
+fn range(args: &ReportArgs, trace: &mut Trace) -> Result<Range, Failure> {
+    let range = trace.range(args)?;
+    Ok(Range {
+        from: range.start,
+        to: range.end,
+    })
+}
+
+/// The source files that `args` select.
+fn selection(args: &ReportArgs, trace: &Trace) -> Result<Selection, Failure> {
+    let mut only = Vec::new();
+    for path in &args.source {
+        let absolute = std::path::absolute(path);
+        only.push(absolute.with_context(|| format!("--source {}", path.display()))?);
+        // Debugging information mostly has paths without symbolic links.
+        only.extend(path.canonicalize().ok());
+    }
+    Ok(Selection {
+        directory: trace.reader.run().directory.clone().into(),
+        only,
+    })
+}
+
+/// Progress on standard error, if that is a terminal.
+fn progress_bar() -> ProgressBar {
+    if !io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(4));
+    match ProgressStyle::with_template("{elapsed} {bar:30} {human_pos} of {human_len} branches") {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}
+
+/// Writes an answer to the output.
+struct Sink<'a> {
+    to: BufWriter<Raw<'a>>,
+}
+
+/// An output, and why it has failed.
+struct Raw<'a> {
+    output: &'a mut Output,
+    failure: Option<OutputError>,
+}
+
+impl Write for Raw<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.output.write(bytes).map_err(|error| {
+            self.failure = Some(error);
+            io::Error::other("the output fails")
+        })?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> Sink<'a> {
+    /// Discards what was in the output before.
+    fn new(output: &'a mut Output) -> Result<Self, Failure> {
+        output.truncate().map_err(OutputError::into_failure)?;
+        let failure = None;
+        Ok(Self {
+            to: BufWriter::with_capacity(1 << 16, Raw { output, failure }),
+        })
+    }
+
+    /// Writes what is left. `answered` is how the answer has ended.
+    fn finish(mut self, answered: io::Result<()>) -> Result<(), Failure> {
+        let done = answered.and_then(|()| self.to.flush());
+        match self.to.get_mut().failure.take() {
+            Some(failure) => Err(failure.into_failure()),
+            None => Ok(done.context("Cannot write the answer")?),
+        }
+    }
+}
+
+impl Write for Sink<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.to.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.to.flush()
+    }
+}

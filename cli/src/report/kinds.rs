@@ -1,0 +1,185 @@
+//! The reports: one row each.
+
+use clap::builder::TypedValueParser;
+use vbts_analysis::{self as analysis, By, Moment, Samples, Timeline};
+use vbts_host::exit::Failure;
+use vbts_host::output::Output;
+
+use super::ReportArgs;
+use super::analysis::{counted, diff, of_module, perf, watched};
+use super::branches::{Shown, show};
+use crate::options::one_of;
+
+/// Number of branches that `tail` shows without `--steps`.
+const STEPS: usize = 20;
+/// Percentage of the instructions that a subtree of `calls` has at least, without `--least`.
+const LEAST: f64 = 0.5;
+
+/// A report.
+#[derive(Debug)]
+pub struct Kind {
+    /// What the user calls it.
+    pub name: &'static str,
+    /// What it shows, for the help text.
+    title: &'static str,
+    /// The options that it has besides those of all reports.
+    pub options: &'static [Opt],
+    /// Makes it.
+    pub make: fn(&ReportArgs, Output) -> Result<(), Failure>,
+}
+
+/// An option or an argument that only some reports have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Opt {
+    /// `--function NAME`
+    Function,
+    /// `--json`
+    Json,
+    /// `--least P`
+    Least,
+    /// `--limit N`
+    Limit,
+    /// `--module NAME`
+    Module,
+    /// The second trace
+    Other,
+    /// `--processor N`
+    Processor,
+    /// `--sched`
+    Sched,
+    /// `--source PATH`
+    Source,
+    /// `--steps N`
+    Steps,
+}
+
+use Opt::{Function, Json, Least, Limit, Module, Other, Processor, Sched, Source, Steps};
+
+impl Opt {
+    /// What the user writes.
+    pub fn name(self) -> &'static str {
+        match self {
+            Function => "--function",
+            Json => "--json",
+            Least => "--least",
+            Limit => "--limit",
+            Module => "--module",
+            Other => "OTHER",
+            Processor => "--processor",
+            Sched => "--sched",
+            Source => "--source",
+            Steps => "--steps",
+        }
+    }
+}
+
+const fn row(
+    name: &'static str,
+    title: &'static str,
+    options: &'static [Opt],
+    make: fn(&ReportArgs, Output) -> Result<(), Failure>,
+) -> Kind {
+    Kind {
+        name,
+        title,
+        options,
+        make,
+    }
+}
+
+#[rustfmt::skip]
+static KINDS: [Kind; 24] = [
+    row("text", "For people: one line a branch, with functions and source lines", &[Processor, Sched],
+        |args, output| show(Shown::Text, args, output)),
+    row("json", "One JSON object a line", &[Processor, Sched],
+        |args, output| show(Shown::Json, args, output)),
+    row("raw", "Records of 24 bytes, little-endian: from, to, flags; of one task", &[Processor],
+        |args, output| show(Shown::Raw, args, output)),
+    row("functions", "Functions: calls, instructions and branches, without and with those of callees", &[Json, Limit],
+        |args, output| by(By::Function, args, output)),
+    row("modules", "Mapped files", &[Json, Limit],
+        |args, output| by(By::Module, args, output)),
+    row("files", "Source files", &[Json, Limit],
+        |args, output| by(By::File, args, output)),
+    row("tasks", "Tasks", &[Json, Limit],
+        |args, output| by(By::Task, args, output)),
+    row("calls", "The call tree", &[Json, Least],
+        |args, output| counted(args, output, |trace, out| analysis::calls(&mut trace.profile, args.least.unwrap_or(LEAST), args.json, out))),
+    row("folded", "Call stacks with their instructions, for flame graph tools", &[],
+        |args, output| counted(args, output, |trace, out| analysis::folded(&mut trace.profile, out))),
+    row("flamegraph", "A flame graph: one SVG file", &[],
+        |args, output| counted(args, output, |trace, out| analysis::flamegraph(&mut trace.profile, &trace.title, out))),
+    row("timeline", "Functions over time, for Perfetto and Chrome's tracing", &[],
+        |args, output| watched(args, output, Timeline::default(), |profile, _, out| analysis::timeline(profile, out))),
+    row("firefox", "Call stacks over time, for the Firefox profiler", &[],
+        |args, output| watched(args, output, Samples::default(), |profile, title, out| analysis::firefox(profile, title, out))),
+    row("lines", "Source files with the count of each line", &[Source],
+        |args, output| counted(args, output, |trace, out| { let coverage = trace.coverage(); analysis::lines(&mut trace.profile, &coverage, out) })),
+    row("assembly", "Instructions of functions with their counts", &[Function, Limit],
+        |args, output| counted(args, output, |trace, out| { let limit = trace.limit(); analysis::assembly(&mut trace.profile, args.function.as_deref(), limit, out) })),
+    row("lcov", "Coverage of lines, functions and branches, for lcov's tools", &[Source],
+        |args, output| counted(args, output, |trace, out| analysis::lcov(&trace.coverage(), out))),
+    row("cobertura", "Coverage as Cobertura's XML", &[Source],
+        |args, output| counted(args, output, |trace, out| analysis::cobertura(&trace.coverage(), out))),
+    row("html", "Coverage as one HTML file", &[Source],
+        |args, output| counted(args, output, |trace, out| { let coverage = trace.coverage(); analysis::html(&mut trace.profile, &coverage, &trace.title, out) })),
+    row("drcov", "Executed code, in DynamoRIO's format", &[],
+        |args, output| counted(args, output, |trace, out| analysis::drcov(&mut trace.profile, out))),
+    row("bolt", "A profile for BOLT (pre-aggregated)", &[Module],
+        |args, output| of_module(args, output, |profile, module, out| analysis::bolt(profile, module, out))),
+    row("autofdo", "A profile for AutoFDO's create_llvm_prof (text)", &[Module],
+        |args, output| of_module(args, output, |profile, module, out| analysis::autofdo(profile, module, out))),
+    row("perf", "All branches as a perf.data file with branch stacks, for Linux perf", &[],
+        perf),
+    row("diff", "Functions that a second run, OTHER, has executed more or less often", &[Limit, Module, Other],
+        diff),
+    row("tail", "The last calls and returns of each task, and its stack", &[Steps],
+        |args, output| watched(args, output, Moment::new(args.steps.unwrap_or(STEPS), true), |profile, _, out| analysis::moment(profile, false, out))),
+    row("where", "The stack of the task of the last branch: with --to or --time, that at this moment", &[],
+        |args, output| watched(args, output, Moment::new(1, false), |profile, _, out| analysis::moment(profile, true, out))),
+];
+
+/// Functions, or what they are in, with their counts.
+fn by(by: By, args: &ReportArgs, output: Output) -> Result<(), Failure> {
+    counted(args, output, |trace, out| {
+        let limit = trace.limit();
+        analysis::functions(&mut trace.profile, by, limit, args.json, out)
+    })
+}
+
+/// The parser of a report's name.
+pub fn kind() -> impl TypedValueParser<Value = &'static Kind> {
+    let all = KINDS.iter().map(|kind| (kind, kind.name, kind.title));
+    one_of(all.collect())
+}
+
+/// The reports that have an option.
+pub fn with(option: Opt) -> impl Iterator<Item = &'static Kind> {
+    KINDS
+        .iter()
+        .filter(move |kind| kind.options.contains(&option))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_help_of_an_option_names_the_reports_that_have_it() {
+        let cli = crate::Cli::command();
+        let report = cli.find_subcommand("report").unwrap();
+        for kind in &KINDS {
+            for option in kind.options {
+                let is_it = |arg: &&clap::Arg| match option.name().strip_prefix("--") {
+                    Some(name) => arg.get_long() == Some(name),
+                    None => arg.get_id().as_str().eq_ignore_ascii_case(option.name()),
+                };
+                let arg = report.get_arguments().find(is_it).unwrap();
+                let help = arg.get_help().unwrap().to_string();
+                let mut words = help.split(|c: char| !c.is_ascii_alphanumeric());
+                assert!(words.any(|word| word == kind.name), "{}: {help}", kind.name);
+            }
+        }
+    }
+}
