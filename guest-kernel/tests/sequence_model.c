@@ -203,6 +203,8 @@ int apply_config(struct tracee *tracee, const struct config *cfg)
 			FAIL("%lu pages for records of the kernel", tracee->reserve_pages);
 	}
 	tracee->tracer->pages += tracee->reserve_pages;
+	if (flags & O_KERNEL)
+		tracee->spilled = true;
 	tracee->flags = flags;
 	tracee->paused = false;
 	return 0;
@@ -243,7 +245,7 @@ int learn_state(struct tracee *tracee)
 	if (tracee->paused && !(tracee->flags & O_SIGNAL))
 		FAIL("a trace without O_SIGNAL has paused");
 	/* Pages for the records of the kernel are there beside both buffers. */
-	if (!(tracee->flags & O_KERNEL) &&
+	if (!tracee->spilled &&
 	    tracee->records > (long)(tracee->nr + tracee->virtual_nr))
 		FAIL("%ld records in buffers for %lu and %lu", tracee->records, tracee->nr,
 		     tracee->virtual_nr);

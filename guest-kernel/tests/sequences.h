@@ -12,7 +12,7 @@
 #define TRACERS		3
 #define TRACEES		2
 /* Room for all records of a trace */
-#define ROOM		(1 << 15)
+#define ROOM		(1 << 16)
 
 /* A tracer */
 struct tracer {
@@ -35,6 +35,8 @@ struct tracee {
 	unsigned long segment, taken;
 	long records;
 	bool paused, lost;
+	/* Whether pages for the records of the kernel may have some, even after O_KERNEL */
+	bool spilled;
 	/*
 	 * Branches of loop_a() that have been recorded and not yet received, unless records were
 	 * overwritten, discarded or lost.
