@@ -8,6 +8,7 @@ mod help;
 mod manual;
 mod options;
 mod probe;
+mod progress;
 mod record;
 mod report;
 mod rescue;
@@ -22,10 +23,11 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use options::EXIT_STATUS;
+use options::{EXIT_STATUS, default_of, named};
 use vbts_host::exit::{Failure, conclude, status};
 use vbts_host::output::survive_file_size_limit;
 use vbts_host::{Output, OutputError};
+use vbts_vmm::config::SandboxMode;
 
 /// A small virtual machine monitor that gives a Linux guest a working Intel Branch Trace Store.
 #[derive(Debug, Parser)]
@@ -67,9 +69,9 @@ enum Command {
 /// Arguments of the process that reads symbols.
 #[derive(Debug, clap::Args)]
 struct ReadSymbolsArgs {
-    /// Read them outside of a sandbox
-    #[arg(long)]
-    no_sandbox: bool,
+    /// How to confine the process
+    #[arg(long, value_parser = named::<SandboxMode>(), default_value = default_of::<SandboxMode>())]
+    sandbox: SandboxMode,
 }
 
 /// Runs the command line `args`, the first of which is the program's name.
@@ -103,7 +105,7 @@ fn run(command: &Command) -> Result<u8, Failure> {
         Command::Help(args) => help::main(args),
         Command::Guest(args) => guest::main(args),
         Command::ReadSymbols(args) => {
-            vbts_symbols::reader::run(!args.no_sandbox)?;
+            vbts_symbols::reader::run(args.sandbox != SandboxMode::Off)?;
             Ok(0)
         }
     }

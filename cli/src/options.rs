@@ -80,9 +80,6 @@ pub struct MachineArgs {
     /// How to confine vbts while the guest runs
     #[arg(long, value_parser = named::<SandboxMode>(), value_name = "MODE", default_value = default_of::<SandboxMode>())]
     pub sandbox: SandboxMode,
-    /// The earlier name of `--sandbox off`
-    #[arg(long, hide = true, conflicts_with = "sandbox")]
-    pub no_sandbox: bool,
 }
 
 impl MachineArgs {
@@ -107,10 +104,7 @@ impl MachineArgs {
             disks: Vec::new(),
             networks: Vec::new(),
             random: RandomSource::Auto,
-            sandbox: match self.no_sandbox {
-                true => SandboxMode::Off,
-                false => self.sandbox,
-            },
+            sandbox: self.sandbox,
             log: self.log,
         }
     }
@@ -344,12 +338,11 @@ mod tests {
     }
 
     #[test]
-    fn the_sandbox_has_an_earlier_option() {
-        assert_eq!(config(&["--no-sandbox"]).sandbox, SandboxMode::Off);
-        assert_eq!(
-            config(&["--sandbox", "strict"]).sandbox,
-            SandboxMode::Strict
-        );
+    fn the_sandbox_has_modes() {
+        assert_eq!(config(&[]).sandbox, SandboxMode::Auto);
+        for (name, mode) in [("off", SandboxMode::Off), ("strict", SandboxMode::Strict)] {
+            assert_eq!(config(&["--sandbox", name]).sandbox, mode);
+        }
     }
 
     #[test]

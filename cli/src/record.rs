@@ -1,17 +1,16 @@
 //! The options of `vbts run` that record the machine.
 
-use std::io::{IsTerminal, stderr, stdout};
+use std::io::{IsTerminal, stdout};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use clap::{Args, ValueEnum};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use vbts_cpu::{LogScope, Probe, ProbeAction};
 use vbts_trace::{Run, Streams, Summary};
 
 use super::trace::{OWN_PROGRAM, add_kernel, elf_file};
+use crate::progress::progress;
 use vbts_capture::machine::kernel::Kernel;
 use vbts_capture::machine::{Finisher, Options, Recording};
 use vbts_capture::{Point, PointPlace, RunEnd};
@@ -139,7 +138,8 @@ impl RecordArgs {
             is_32_bit: opened.arch == Arch::I386,
             probes: self.probes(kernel, &opened.starts),
             last: self.record_last,
-            progress: progress(),
+            // The guest's console is on standard output.
+            progress: progress("{spinner} {elapsed} {msg}", !stdout().is_terminal()),
         };
         Recording::start(options, launch.alarm().clone())
     }
@@ -265,17 +265,4 @@ impl RecordArgs {
         ));
         Ok(())
     }
-}
-
-/// Progress on standard error, if that is a terminal and the guest's console is not.
-fn progress() -> ProgressBar {
-    if !stderr().is_terminal() || stdout().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(4));
-    if let Ok(style) = ProgressStyle::with_template("{spinner} {elapsed} {msg}") {
-        bar.set_style(style);
-    }
-    bar.enable_steady_tick(Duration::from_millis(250));
-    bar
 }

@@ -20,8 +20,8 @@ use vbts_host::WriteMonitor;
 
 /// Subcommand of `vbts` that reads symbols.
 pub const COMMAND: &str = "read-symbols";
-/// Option of [`COMMAND`]: not in a sandbox.
-pub const UNCONFINED: &str = "--no-sandbox";
+/// Options of [`COMMAND`]: not in a sandbox.
+const UNCONFINED: [&str; 2] = ["--sandbox", "off"];
 
 /// Time for an answer. The process has a limit of its own that is much lower, of processor time.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -75,7 +75,7 @@ impl Connection {
         )?;
         vbts.arg(COMMAND);
         if !confined {
-            vbts.arg(UNCONFINED);
+            vbts.args(UNCONFINED);
         }
         // It has nothing of the environment, which could be secret.
         vbts.env_clear()

@@ -39,8 +39,8 @@ use vbts_trace::maps::{self, Mapping};
 use vbts_trace::profile::modules::{self, is_kernel};
 
 pub use by_file::FileSymbols;
+pub use connection::COMMAND;
 use connection::Connection;
-pub use connection::{COMMAND, UNCONFINED};
 pub use debug_files::debuginfod_cache;
 use files::{FileId, Files};
 use labels::{LabelRange, Labels};

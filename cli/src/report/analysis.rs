@@ -1,15 +1,16 @@
 //! Reports that count what a trace has executed, and then answer.
 
-use std::io::{self, BufWriter, IsTerminal as _, Write};
+use std::io::{self, BufWriter, Write};
 use std::num::NonZero;
 
 use anyhow::{Context as _, anyhow};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::ProgressBar;
 use vbts_trace::profile::Watch;
 
 use super::files::{Source, Trace};
 use super::problems::say_problems;
 use super::{ReportArgs, process};
+use crate::progress::progress;
 use vbts_analysis::{Calls, CodeFiles, Coverage, Loaded, Out, PerfError, Range, Selection};
 use vbts_host::Workers;
 use vbts_host::exit::{Failure, say};
@@ -286,16 +287,11 @@ fn selection(args: &ReportArgs, trace: &Trace) -> Result<Selection, Failure> {
     })
 }
 
-/// Progress on standard error, if that is a terminal.
 fn progress_bar() -> ProgressBar {
-    if !io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(4));
-    match ProgressStyle::with_template("{elapsed} {bar:30} {human_pos} of {human_len} branches") {
-        Ok(style) => bar.with_style(style),
-        Err(_) => bar,
-    }
+    progress(
+        "{elapsed} {bar:30} {human_pos} of {human_len} branches",
+        true,
+    )
 }
 
 /// Writes an answer to the output.

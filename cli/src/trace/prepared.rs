@@ -2,13 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, IsTerminal, stderr};
+use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::ProgressBar;
 use rustix::fs::FileType;
 use vbts_devices::virtio::console::{Console, ConsolePort};
 use vbts_devices::virtio::mmio::MmioTransport;
@@ -19,6 +18,7 @@ use super::args::{ScopeArg, TraceArgs, TraceFormat};
 use super::format::format;
 use super::{OWN_PROGRAM, elf_file, job};
 use crate::file_uses::FileUses;
+use crate::progress::progress;
 use crate::rescue;
 use vbts_capture::destination::TraceTo;
 use vbts_capture::kernel_code::KernelText;
@@ -323,15 +323,10 @@ fn progress_bar(args: &TraceArgs, destination: &Destination) -> ProgressBar {
         matches!(kind, FileType::Fifo | FileType::Socket)
     });
     let drawn = is_piped || io::stdout().is_terminal() || destination.trace_is_terminal();
-    if args.quiet || !stderr().is_terminal() || drawn {
-        return ProgressBar::hidden();
-    }
-    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(4));
-    if let Ok(style) = ProgressStyle::with_template("{spinner} {elapsed} {human_pos} records") {
-        bar.set_style(style);
-    }
-    bar.enable_steady_tick(Duration::from_millis(250));
-    bar
+    progress(
+        "{spinner} {elapsed} {human_pos} records",
+        !args.quiet && !drawn,
+    )
 }
 
 /// Gives `symbols` the symbols of the kernel. A message says so if there are none, unless `quiet`.
