@@ -11,7 +11,7 @@ macro_rules! topics {
     ($($name:literal: $page:literal;)*) => {
         /// The name of each topic, and its page in Markdown.
         const TOPICS: &[(&str, &str)] = &[
-            $(($name, include_str!(concat!("../../docs/", $page))),)*
+            $(($name, include_str!(concat!("../docs/", $page))),)*
         ];
         /// The page of each topic, relative to `docs`.
         #[cfg(test)]

@@ -7,15 +7,15 @@ use clap::CommandFactory as _;
 use super::Cli;
 
 /// The page of what the commands have in common.
-const COMMON: &str = include_str!("../../docs/vbts.1");
+const COMMON: &str = include_str!("../docs/vbts.1");
 /// A visible command and its page.
 const PAGES: [(&str, &str); 6] = [
-    ("probe", include_str!("../../docs/vbts-probe.1")),
-    ("report", include_str!("../../docs/vbts-report.1")),
-    ("run", include_str!("../../docs/vbts-run.1")),
-    ("setup", include_str!("../../docs/vbts-setup.1")),
-    ("test", include_str!("../../docs/vbts-test.1")),
-    ("trace", include_str!("../../docs/vbts-trace.1")),
+    ("probe", include_str!("../docs/vbts-probe.1")),
+    ("report", include_str!("../docs/vbts-report.1")),
+    ("run", include_str!("../docs/vbts-run.1")),
+    ("setup", include_str!("../docs/vbts-setup.1")),
+    ("test", include_str!("../docs/vbts-test.1")),
+    ("trace", include_str!("../docs/vbts-trace.1")),
 ];
 /// Visible commands without options, which the common page describes.
 const SMALL: [&str; 2] = ["completions", "help"];
@@ -77,7 +77,7 @@ fn each_visible_command_has_a_page() {
 #[test]
 fn pages_have_the_version_of_the_program() {
     let version = concat!("\"vbts ", env!("CARGO_PKG_VERSION"), "\"");
-    let library = include_str!("../../guest-kernel/man/ptrace_bts.2");
+    let library = include_str!("../man/ptrace_bts.2");
     for page in PAGES
         .map(|(_, page)| page)
         .into_iter()
@@ -91,7 +91,7 @@ fn pages_have_the_version_of_the_program() {
 #[test]
 fn the_values_of_each_option_are_described() {
     let cli = Cli::command();
-    let report = include_str!("../../docs/vbts-report.1");
+    let report = include_str!("../docs/vbts-report.1");
     for (name, page) in PAGES {
         // That page has the answers of `vbts trace --report`, too.
         let text = format!(

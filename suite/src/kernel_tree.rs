@@ -7,13 +7,13 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, bail, ensure};
 
 /// The options that a kernel needs to run in vbts.
-const MACHINE: &str = include_str!("../../guest-kernel/configs/machine.config");
+const MACHINE: &str = include_str!("../configs/machine.config");
 /// The options that the suite of the requests needs.
-const REQUESTS: &str = include_str!("../../guest-kernel/configs/requests.config");
+const REQUESTS: &str = include_str!("../configs/requests.config");
 /// The options that KUnit needs.
-const KUNIT: &str = include_str!("../../guest-kernel/configs/kunit.config");
+const KUNIT: &str = include_str!("../configs/kunit.config");
 /// The options that the kernel's selftests need, besides those in a file of each target.
-const KSELFTEST: &str = include_str!("../../guest-kernel/configs/kselftest.config");
+const KSELFTEST: &str = include_str!("../configs/kselftest.config");
 /// Directory of the targets in a kernel tree.
 const SELFTESTS: &str = "tools/testing/selftests";
 /// The user's options for KUnit, in the build directory, as kunit.py has them.
