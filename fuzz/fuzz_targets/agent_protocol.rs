@@ -8,20 +8,20 @@ use std::sync::{Arc, LazyLock};
 
 use libfuzzer_sys::fuzz_target;
 use rustix::stdio::{dup2_stderr, dup2_stdout, stderr, stdout};
-use vbts_host::Alarm;
-use vbts_host::root::Root;
 use vbts_capture::destination::{StdoutUse, TraceTo};
 use vbts_capture::format::{Format, Raw};
 use vbts_capture::json::Json;
 use vbts_capture::session::{Options, Session};
 use vbts_capture::streams::Positions;
-use vbts_symbols::Symbolizer;
 use vbts_capture::text::Text;
 use vbts_capture::{Destination, Filters, RunEnd};
 use vbts_devices::{ByteSink, GuestRam};
 use vbts_fuzz::input::Input;
 use vbts_fuzz::tree::Tree;
+use vbts_host::Alarm;
+use vbts_host::root::Root;
 use vbts_protocol::{Decoder, Frame, Scope, ToGuest, ToHost, VERSION};
+use vbts_symbols::Symbolizer;
 use vm_memory::{Bytes, GuestAddress};
 
 static TREE: LazyLock<Tree> = LazyLock::new(Tree::new);

@@ -4,12 +4,12 @@
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use vbts_vmm::boot::params::{BootParams, FIXED_RNG_SEED, SETUP_HEADER};
-use vbts_vmm::boot::{BootSource, acpi, cmdline, load, mptable};
-use vbts_vmm::layout;
 use vbts_devices::GuestRam;
 use vbts_fuzz::input::Input;
 use vbts_testkit::Ram;
+use vbts_vmm::boot::params::{BootParams, FIXED_RNG_SEED, SETUP_HEADER};
+use vbts_vmm::boot::{BootSource, acpi, cmdline, load, mptable};
+use vbts_vmm::layout;
 
 const SIZE: usize = 2 << 20;
 const MAX_PROCESSORS: u8 = 32;

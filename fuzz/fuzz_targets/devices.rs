@@ -4,8 +4,6 @@
 use std::sync::{Arc, LazyLock};
 
 use libfuzzer_sys::fuzz_target;
-use vbts_vmm::board::{Board, MAX_DEADLINE, VcpuPlatform};
-use vbts_vmm::layout::{COM1, IOAPIC, LAPIC, VIRTIO_BASE};
 use vbts_cpu::Platform;
 use vbts_devices::ninep::Access;
 use vbts_devices::virtio::console::ConsolePort;
@@ -14,6 +12,8 @@ use vbts_fuzz::canary;
 use vbts_fuzz::input::Input;
 use vbts_fuzz::tree::Tree;
 use vbts_testkit::Ram;
+use vbts_vmm::board::{Board, MAX_DEADLINE, VcpuPlatform};
+use vbts_vmm::layout::{COM1, IOAPIC, LAPIC, VIRTIO_BASE};
 
 const SIZE: usize = 1 << 16;
 const OPERATIONS: usize = 300;

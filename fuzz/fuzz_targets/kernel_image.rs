@@ -4,12 +4,12 @@
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use vbts_vmm::boot::params::FIXED_RNG_SEED;
-use vbts_vmm::boot::{BootSource, load};
-use vbts_vmm::layout;
 use vbts_capture::machine::kernel::Kernel;
 use vbts_devices::GuestRam;
 use vbts_testkit::Ram;
+use vbts_vmm::boot::params::FIXED_RNG_SEED;
+use vbts_vmm::boot::{BootSource, load};
+use vbts_vmm::layout;
 
 const SIZE: usize = 2 << 20;
 

@@ -8,21 +8,21 @@ use std::time::Duration;
 
 use iced_x86::code_asm::*;
 use libfuzzer_sys::fuzz_target;
-use vbts_vmm::board::Board;
-use vbts_vmm::config::{Accelerator, KernelConfig, MachineConfig, SandboxMode};
-use vbts_host::exit::Failure;
-use vbts_host::Event;
-use vbts_vmm::launch::{KernelFiles, Launch};
-use vbts_vmm::layout::EXTENDED_MEMORY;
-use vbts_vmm::machine::{Machine, MachineState, RunObserver};
-use vbts_vmm::memory::Size;
 use vbts_cpu::state::msr::{IA32_DEBUGCTL, IA32_DS_AREA};
 use vbts_devices::OutputBuffer;
 use vbts_devices::virtio::console::ConsolePort;
 use vbts_fuzz::edit::edit;
 use vbts_fuzz::input::Input;
 use vbts_fuzz::tree::Tree;
+use vbts_host::Event;
+use vbts_host::exit::Failure;
 use vbts_testkit::{Emit, assemble};
+use vbts_vmm::board::Board;
+use vbts_vmm::config::{Accelerator, KernelConfig, MachineConfig, SandboxMode};
+use vbts_vmm::launch::{KernelFiles, Launch};
+use vbts_vmm::layout::EXTENDED_MEMORY;
+use vbts_vmm::machine::{Machine, MachineState, RunObserver};
+use vbts_vmm::memory::Size;
 
 /// Virtual time that a machine runs after a restore, in ns. An instruction takes 1 ns.
 const RUN: u64 = 20_000;
