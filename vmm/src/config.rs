@@ -155,7 +155,7 @@ pub enum SandboxMode {
 /// The machine: its processors, memory and devices, and the limits of its run.
 ///
 /// ```
-/// use vbts::config::{Accelerator, MachineConfig};
+/// use vbts_vmm::config::{Accelerator, MachineConfig};
 ///
 /// let config = MachineConfig {
 ///     accelerator: Accelerator::Soft,
@@ -164,7 +164,7 @@ pub enum SandboxMode {
 /// };
 /// assert_eq!(config.memory.0, 1 << 30);
 /// assert_eq!((config.processors, config.model.as_str()), (1, "core2"));
-/// # Ok::<(), vbts::memory::SizeError>(())
+/// # Ok::<(), vbts_vmm::memory::SizeError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MachineConfig {
