@@ -123,7 +123,10 @@ pub(super) fn found(machine: &Machine) -> Result<()> {
         .trace("btrace", &trace, &options, &["/bin/true"])?
         .expect(0)?;
     let report = |what: &str, default: &Path, options: &[&OsStr]| {
-        let mut command = machine.command(["report", what, "--limit", "10000"]);
+        let mut command = machine.command(["report", what]);
+        if what == "functions" {
+            command.args(["--limit", "10000"]);
+        }
         command
             .env("VBTS_KERNEL", default)
             .args(options)
