@@ -28,24 +28,17 @@ struct Started {
     other: Option<Source>,
 }
 
-/// A trace whose instructions, calls and branches are counted.
-pub struct Counted<'a> {
-    /// The options.
-    pub args: &'a ReportArgs,
+/// The counts of a trace, and what `W` has seen in it.
+pub struct Counted<W = ()> {
     /// The counts.
-    pub profile: Loaded,
+    pub profile: Loaded<W>,
     /// The command that was traced.
     pub title: String,
     /// The source files that the options select.
     selection: Selection,
 }
 
-impl Counted<'_> {
-    /// The number of rows that the options select.
-    pub fn limit(&self) -> usize {
-        limit(self.args)
-    }
-
+impl Counted {
     /// The coverage of the source files that the options select.
     pub fn coverage(&mut self) -> Coverage {
         let coverage = vbts_analysis::coverage(&mut self.profile, &self.selection);
@@ -62,24 +55,19 @@ impl Counted<'_> {
     }
 }
 
-/// Makes the report `answer` of what a trace has executed.
+/// Makes the report `answer` of the instructions, calls and branches of a trace.
 ///
 /// # Errors
 /// The trace is damaged, or the output fails.
 pub fn counted(
     args: &ReportArgs,
     output: Output,
-    answer: impl FnOnce(&mut Counted<'_>, &mut Out<'_>) -> io::Result<()>,
+    answer: impl FnOnce(&mut Counted, &mut Out<'_>) -> io::Result<()>,
 ) -> Result<(), Failure> {
-    counted_in(
-        args,
-        output,
-        |_| Ok(()),
-        |counted, (), out| answer(counted, out),
-    )
+    watched(args, output, (), answer)
 }
 
-/// Makes the report `answer` of what a trace has executed of one file, which has a number.
+/// Makes the report `answer` of one file of a trace, which has a number.
 ///
 /// # Errors
 /// As [`counted`], or no code of the file was executed.
@@ -93,36 +81,12 @@ pub fn of_module(
         let name = args.module.as_deref().unwrap_or("the program");
         module.with_context(|| no_code(name))
     };
-    counted_in(args, output, find, |counted, module, out| {
-        answer(&mut counted.profile, module, out)
+    found(args, output, (), find, |trace, module, out| {
+        answer(&mut trace.profile, module, out)
     })
 }
 
-/// Makes the report `answer` of what a trace has executed, if `find` finds what it is about.
-fn counted_in<T>(
-    args: &ReportArgs,
-    output: Output,
-    find: impl FnOnce(&Loaded) -> anyhow::Result<T>,
-    answer: impl FnOnce(&mut Counted<'_>, T, &mut Out<'_>) -> io::Result<()>,
-) -> Result<(), Failure> {
-    let (mut report, started) = Report::start(args, output)?;
-    let (trace, files) = started.source.read()?;
-    let selection = selection(args, &trace)?;
-    let title = trace.reader.run().command.join(" ");
-    let profile = report.load(trace, files, ())?;
-    let found = find(&profile)?;
-    let mut counted = Counted {
-        args,
-        profile,
-        title,
-        selection,
-    };
-    report.write(|out| answer(&mut counted, found, out))?;
-    say_problems(&mut counted.profile, "");
-    Ok(())
-}
-
-/// Makes the report `answer` of what `watch` sees in a trace of the command `title`.
+/// Makes the report `answer` of the counts of a trace and of what `watch` has seen in it.
 ///
 /// # Errors
 /// The trace is damaged, or the output fails.
@@ -130,14 +94,39 @@ pub fn watched<W: Watch>(
     args: &ReportArgs,
     output: Output,
     watch: W,
-    answer: impl FnOnce(&mut Loaded<W>, &str, &mut Out<'_>) -> io::Result<()>,
+    answer: impl FnOnce(&mut Counted<W>, &mut Out<'_>) -> io::Result<()>,
+) -> Result<(), Failure> {
+    found(
+        args,
+        output,
+        watch,
+        |_| Ok(()),
+        |trace, (), out| answer(trace, out),
+    )
+}
+
+/// Makes the report `answer` of a part of a trace that `find` finds. If it finds none, the output
+/// stays as it was.
+fn found<W: Watch, T>(
+    args: &ReportArgs,
+    output: Output,
+    watch: W,
+    find: impl FnOnce(&Loaded<W>) -> anyhow::Result<T>,
+    answer: impl FnOnce(&mut Counted<W>, T, &mut Out<'_>) -> io::Result<()>,
 ) -> Result<(), Failure> {
     let (mut report, started) = Report::start(args, output)?;
     let (trace, files) = started.source.read()?;
+    let selection = selection(args, &trace)?;
     let title = trace.reader.run().command.join(" ");
-    let mut profile = report.load(trace, files, watch)?;
-    report.write(|out| answer(&mut profile, &title, out))?;
-    say_problems(&mut profile, "");
+    let profile = report.load(trace, files, watch)?;
+    let part = find(&profile)?;
+    let mut counted = Counted {
+        profile,
+        title,
+        selection,
+    };
+    report.write(|out| answer(&mut counted, part, out))?;
+    say_problems(&mut counted.profile, "");
     Ok(())
 }
 
@@ -187,11 +176,11 @@ fn no_code(name: &str) -> String {
 }
 
 /// The number of rows that `args` select.
-fn limit(args: &ReportArgs) -> usize {
+pub fn limit(args: &ReportArgs) -> usize {
     args.limit.unwrap_or(LIMIT)
 }
 
-/// What makes a report, in its sandbox.
+/// The maker of a report, in its sandbox.
 struct Report<'a> {
     args: &'a ReportArgs,
     workers: Workers,

@@ -6,7 +6,7 @@ use vbts_host::exit::Failure;
 use vbts_host::output::Output;
 
 use super::ReportArgs;
-use super::analysis::{counted, diff, of_module, perf, watched};
+use super::analysis::{counted, diff, limit, of_module, perf, watched};
 use super::branches::{Shown, show};
 use crate::options::one_of;
 
@@ -110,13 +110,13 @@ static KINDS: [Kind; 24] = [
     row("flamegraph", "A flame graph: one SVG file", &[],
         |args, output| counted(args, output, |trace, out| analysis::flamegraph(&mut trace.profile, &trace.title, out))),
     row("timeline", "Functions over time, for Perfetto and Chrome's tracing", &[],
-        |args, output| watched(args, output, Timeline::default(), |profile, _, out| analysis::timeline(profile, out))),
+        |args, output| watched(args, output, Timeline::default(), |trace, out| analysis::timeline(&mut trace.profile, out))),
     row("firefox", "Call stacks over time, for the Firefox profiler", &[],
-        |args, output| watched(args, output, Samples::default(), |profile, title, out| analysis::firefox(profile, title, out))),
+        |args, output| watched(args, output, Samples::default(), |trace, out| analysis::firefox(&mut trace.profile, &trace.title, out))),
     row("lines", "Source files with the count of each line", &[Source],
         |args, output| counted(args, output, |trace, out| { let coverage = trace.coverage(); analysis::lines(&mut trace.profile, &coverage, out) })),
     row("assembly", "Instructions of functions with their counts", &[Function, Limit],
-        |args, output| counted(args, output, |trace, out| { let limit = trace.limit(); analysis::assembly(&mut trace.profile, args.function.as_deref(), limit, out) })),
+        |args, output| counted(args, output, |trace, out| analysis::assembly(&mut trace.profile, args.function.as_deref(), limit(args), out))),
     row("lcov", "Coverage of lines, functions and branches, for lcov's tools", &[Source],
         |args, output| counted(args, output, |trace, out| analysis::lcov(&trace.coverage(), out))),
     row("cobertura", "Coverage as Cobertura's XML", &[Source],
@@ -134,16 +134,15 @@ static KINDS: [Kind; 24] = [
     row("diff", "Functions that a second run, OTHER, has executed more or less often", &[Limit, Module, Other],
         diff),
     row("tail", "The last calls and returns of each task, and its stack", &[Steps],
-        |args, output| watched(args, output, Moment::new(args.steps.unwrap_or(STEPS), true), |profile, _, out| analysis::moment(profile, false, out))),
+        |args, output| watched(args, output, Moment::new(args.steps.unwrap_or(STEPS), true), |trace, out| analysis::moment(&mut trace.profile, false, out))),
     row("where", "The stack of the task of the last branch: with --to or --time, that at this moment", &[],
-        |args, output| watched(args, output, Moment::new(1, false), |profile, _, out| analysis::moment(profile, true, out))),
+        |args, output| watched(args, output, Moment::new(1, false), |trace, out| analysis::moment(&mut trace.profile, true, out))),
 ];
 
 /// Functions, or what they are in, with their counts.
 fn by(by: By, args: &ReportArgs, output: Output) -> Result<(), Failure> {
     counted(args, output, |trace, out| {
-        let limit = trace.limit();
-        analysis::functions(&mut trace.profile, by, limit, args.json, out)
+        analysis::functions(&mut trace.profile, by, limit(args), args.json, out)
     })
 }
 
