@@ -26,7 +26,7 @@ use vbts_symbols::Symbolizer;
 use vbts_vmm::accel::Accel;
 use vbts_vmm::config::SandboxMode;
 
-/// How branches are shown.
+/// The form in which branches are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shown {
     /// As text, with names.
@@ -95,11 +95,11 @@ pub fn show(shown: Shown, args: &ReportArgs, output: Output) -> Result<(), Failu
     Ok(())
 }
 
-/// What shows the trace.
+/// A sink that formats and writes.
 struct Report {
     symbols: Symbolizer,
     format: Box<dyn Format>,
-    /// What is formatted and not written.
+    /// Formatted bytes that are not written yet.
     out: Vec<u8>,
     output: Output,
 }

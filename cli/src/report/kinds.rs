@@ -1,4 +1,4 @@
-//! The reports: one row each.
+//! The table of reports.
 
 use clap::builder::TypedValueParser;
 use vbts_analysis::{self as analysis, By, Moment, Samples, Timeline};
@@ -18,13 +18,13 @@ const LEAST: f64 = 0.5;
 /// A report.
 #[derive(Debug)]
 pub struct Kind {
-    /// What the user calls it.
+    /// Name on the command line.
     pub name: &'static str,
-    /// What it shows, for the help text.
+    /// Contents, for the help text.
     title: &'static str,
-    /// The options that it has besides those of all reports.
+    /// Options besides those of all reports.
     pub options: &'static [Opt],
-    /// Makes it.
+    /// Makes the report of a trace.
     pub make: fn(&ReportArgs, Output) -> Result<(), Failure>,
 }
 
@@ -56,7 +56,7 @@ pub enum Opt {
 use Opt::{Function, Json, Least, Limit, Module, Other, Processor, Sched, Source, Steps};
 
 impl Opt {
-    /// What the user writes.
+    /// Name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Function => "--function",

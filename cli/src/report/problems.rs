@@ -1,4 +1,4 @@
-//! What a report lacks, as messages on standard error.
+//! Messages about what a report lacks, on standard error.
 
 use vbts_analysis::Loaded;
 use vbts_host::exit::say;

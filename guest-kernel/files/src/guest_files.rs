@@ -1,4 +1,4 @@
-//! Where the files are.
+//! The search for the files.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
