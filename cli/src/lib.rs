@@ -19,7 +19,8 @@ mod test;
 mod trace;
 
 use std::ffi::OsString;
-use std::process::ExitCode;
+use std::os::unix::process::CommandExt as _;
+use std::process;
 
 use clap::{Parser, Subcommand};
 
@@ -74,14 +75,14 @@ struct ReadSymbolsArgs {
     sandbox: SandboxMode,
 }
 
-/// Runs the command line `args`, the first of which is the program's name.
-pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+/// Runs the command line `args`, the first of which is the program's name. Returns the exit status.
+pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
     survive_file_size_limit();
     let mut cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(error) => {
             let _ = error.print();
-            return ExitCode::from(parse_status(&error));
+            return parse_status(&error);
         }
     };
     if let Command::Trace(args) = &mut cli.command {
@@ -109,6 +110,17 @@ fn run(command: &Command) -> Result<u8, Failure> {
             Ok(0)
         }
     }
+}
+
+/// The name, in argument 0, of a process that a process of vbts has started as a part of itself.
+/// A program that uses vbts as a library becomes `vbts` by it.
+pub const PART_NAME: &str = "vbts-part";
+
+/// This program, to start as a part of itself.
+fn own_program() -> process::Command {
+    let mut command = process::Command::new("/proc/self/exe");
+    command.arg0(PART_NAME);
+    command
 }
 
 /// Prints `text` on standard output. Returns the exit status.

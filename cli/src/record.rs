@@ -2,14 +2,14 @@
 
 use std::io::{IsTerminal, stdout};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context as _, anyhow};
 use clap::{Args, ValueEnum};
 use vbts_cpu::{LogScope, Probe, ProbeAction};
 use vbts_trace::{Run, Streams, Summary};
 
-use super::trace::{OWN_PROGRAM, add_kernel, elf_file};
+use super::own_program;
+use super::trace::{add_kernel, elf_file};
 use crate::progress::progress;
 use vbts_capture::machine::kernel::Kernel;
 use vbts_capture::machine::{Finisher, Options, Recording};
@@ -184,7 +184,7 @@ impl RecordArgs {
         };
         let root = Root::open(Path::new("/")).context("Cannot open /")?;
         let mut symbols = Symbolizer::new(root, Path::new("/"));
-        let started = symbols.start_reader(&mut Command::new(OWN_PROGRAM), confined);
+        let started = symbols.start_reader(&mut own_program(), confined);
         started.context("Cannot start the process that reads symbols")?;
         symbols.set_kernel(file, &image.display().to_string());
         let places = point.place.find(None, &mut symbols);

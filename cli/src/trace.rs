@@ -30,9 +30,6 @@ use vbts_host::whole_file;
 use vbts_vmm::config::trace_model;
 use vbts_vmm::launch::Launch;
 
-/// This program, for the process that reads symbols.
-pub(super) const OWN_PROGRAM: &str = "/proc/self/exe";
-
 /// Runs the command.
 ///
 /// # Errors

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::io::Write as _;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::escape::Message;
@@ -206,15 +205,12 @@ pub fn say(message: impl fmt::Display) {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
-/// Reports the failure of a command, if it failed, and returns its exit code.
-pub fn conclude(outcome: Result<u8, Failure>) -> ExitCode {
-    match outcome {
-        Ok(status) => ExitCode::from(status),
-        Err(failure) => {
-            failure.report();
-            ExitCode::from(failure.status())
-        }
-    }
+/// Reports the failure of a command, if it failed, and returns its exit status.
+pub fn conclude(outcome: Result<u8, Failure>) -> u8 {
+    outcome.unwrap_or_else(|failure| {
+        failure.report();
+        failure.status()
+    })
 }
 
 #[cfg(test)]

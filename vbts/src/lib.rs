@@ -1,6 +1,41 @@
-//! A virtual machine monitor that gives a Linux guest a working Intel Branch Trace Store.
+//! Traces programs, branch by branch, in a virtual machine with a working Intel Branch Trace Store.
 //!
-//! This package has the program `vbts`. Its parts are crates of their own: `vbts-vmm` is the
-//! virtual machine, `vbts-capture` the trace of a program in it, `vbts-symbols` names addresses,
-//! `vbts-trace` has the format of kept traces, `vbts-analysis` the reports, `vbts-suite` the
-//! regression suite for kernels, and `vbts-cli` the command line.
+//! [`Tracer`] runs a program in a guest, and [`Trace`] is what it has executed: each taken branch,
+//! in order, or the functions with their exact counts.
+//!
+//! Guests run in processes of their own. This library puts no sandbox around its caller, starts no
+//! thread in it, and can be used from several threads. The processes are the program `vbts`, which
+//! this package installs, or the caller's own program if that calls [`child_main`] first.
+//!
+//! The package is the front of others: `vbts-vmm` is the virtual machine, `vbts-capture` the trace
+//! of a program in it, `vbts-symbols` names addresses, `vbts-trace` has the format of kept traces,
+//! `vbts-analysis` the reports, `vbts-suite` the regression suite for kernels, and `vbts-cli` the
+//! command line.
+//!
+//! # Example
+//!
+//! The functions of `ls` that execute most instructions:
+//!
+//! ```no_run
+//! fn main() -> Result<(), vbts::Error> {
+//!     vbts::child_main();
+//!     let trace = vbts::Tracer::new("/bin/ls").arg("/").run()?;
+//!     for function in trace.functions(10)? {
+//!         println!("{:>10} {}", function.instructions, function.name);
+//!     }
+//!     Ok(())
+//! }
+//! ```
+
+mod child;
+mod error;
+mod function;
+mod trace;
+mod tracer;
+
+pub use child::child_main;
+pub use error::Error;
+pub use function::Function;
+pub use trace::{End, Trace};
+pub use tracer::{Scope, Tracer};
+pub use vbts_trace::{Branch, Event, Item, Reader, Run, Summary};

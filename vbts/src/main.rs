@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    vbts_cli::main(std::env::args_os())
+    vbts_cli::main(std::env::args_os()).into()
 }

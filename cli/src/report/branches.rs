@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
-use std::process::Command;
 
 use anyhow::{Context as _, anyhow};
 use vbts_trace::{Branch, Event, Item, Reader, Run, Streams};
@@ -11,7 +10,7 @@ use vbts_trace::{Branch, Event, Item, Reader, Run, Streams};
 use super::files::{TraceFile, name_files, open_root, say_file_problems, say_unnamed};
 use super::kernel::{Kernel, NO_KERNEL_NAMES};
 use super::{ReportArgs, process};
-use crate::trace::OWN_PROGRAM;
+use crate::own_program;
 use vbts_capture::Format;
 use vbts_capture::format::{FULL, Raw};
 use vbts_capture::json::Json;
@@ -47,10 +46,7 @@ pub fn show(shown: Shown, args: &ReportArgs, output: Output) -> Result<(), Failu
     let kernel = Kernel::find(args);
     if shown == Shown::Text {
         symbols
-            .start_reader(
-                &mut Command::new(OWN_PROGRAM),
-                args.sandbox != SandboxMode::Off,
-            )
+            .start_reader(&mut own_program(), args.sandbox != SandboxMode::Off)
             .context("Cannot start the process that reads symbols")?;
     }
     process::restrict_files(args.sandbox, &args.root)?;

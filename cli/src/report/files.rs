@@ -4,7 +4,6 @@ use std::fs::File;
 use std::io::BufReader;
 use std::ops::Range;
 use std::path::Path;
-use std::process::Command;
 use std::time::SystemTime;
 
 use anyhow::Context as _;
@@ -14,7 +13,7 @@ use vbts_trace::{Event, Reader};
 
 use super::ReportArgs;
 use super::kernel::{Kernel, NO_KERNEL_NAMES};
-use crate::trace::OWN_PROGRAM;
+use crate::own_program;
 use vbts_analysis::{CodeFiles, MemoryCode};
 use vbts_capture::extract::{self, ExtractError};
 use vbts_host::exit::{Failure, say};
@@ -51,7 +50,7 @@ impl Filter {
         }
         let mut symbols = Symbolizer::new(open_root(args)?, Path::new("/"));
         if filters.have_names() {
-            let vbts = &mut Command::new(OWN_PROGRAM);
+            let vbts = &mut own_program();
             let started = symbols.start_reader(vbts, args.sandbox != SandboxMode::Off);
             started.context("Cannot start the process that reads symbols")?;
         }
@@ -202,7 +201,7 @@ impl Source {
     /// It cannot be opened, or the host starts no process that reads symbols.
     pub fn open(args: &ReportArgs, path: &Path) -> Result<Self, Failure> {
         let confined = args.sandbox != SandboxMode::Off;
-        let symbols = FileSymbols::new(open_root(args)?, &mut Command::new(OWN_PROGRAM), confined);
+        let symbols = FileSymbols::new(open_root(args)?, &mut own_program(), confined);
         Ok(Self {
             trace: TraceFile::open(args, path)?,
             kernel: Kernel::find(args),

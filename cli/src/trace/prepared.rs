@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, IsTerminal};
 use std::path::Path;
-use std::process::Command;
 
 use anyhow::{Context as _, anyhow};
 use indicatif::ProgressBar;
@@ -16,8 +15,9 @@ use vbts_protocol::{Job, PORT_NAME};
 
 use super::args::{ScopeArg, TraceArgs, TraceFormat};
 use super::format::format;
-use super::{OWN_PROGRAM, elf_file, job};
+use super::{elf_file, job};
 use crate::file_uses::FileUses;
+use crate::own_program;
 use crate::progress::progress;
 use crate::rescue;
 use vbts_capture::destination::TraceTo;
@@ -99,7 +99,7 @@ impl Prepared {
         let mut symbols = Symbolizer::new(root, &cwd);
         let filters = args.filters.filters();
         if readable || !args.quiet || filters.have_names() {
-            let vbts = &mut Command::new(OWN_PROGRAM);
+            let vbts = &mut own_program();
             let started = symbols.start_reader(vbts, launch.is_confined());
             started.context("Cannot start the process that reads symbols")?;
             launch.read_symbols();

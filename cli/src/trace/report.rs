@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::thread::Builder;
 
 use anyhow::{Context as _, anyhow};
@@ -16,8 +16,9 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::{OWN_PROGRAM, TraceArgs};
+use super::TraceArgs;
 use crate::options::name_of;
+use crate::own_program;
 use crate::report::{self, Kind, Opt};
 use crate::{Cli, Command as Cmd};
 use vbts_host::exit::{Failure, status};
@@ -128,7 +129,7 @@ fn run(trace: &Path) -> anyhow::Result<u8> {
         .find(is_command)
         .context("--report: no command")?;
     words.splice(at + 1..at + 1, ["--keep-for-report".into(), trace.into()]);
-    let mut command = Command::new(OWN_PROGRAM);
+    let mut command = own_program();
     if let Some((name, rest)) = words.split_first() {
         command.arg0(name).args(rest);
     }

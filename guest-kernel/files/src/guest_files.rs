@@ -162,12 +162,17 @@ pub fn suite(arch: Arch) -> Result<PathBuf, Failure> {
     locate(None, SUITE_VARIABLE, "ptrace_bts", arch)
 }
 
-/// The directory of the executable.
+/// The directory of the executable. Cargo builds examples and tests in directories of that.
 fn own_directory() -> PathBuf {
     let own = std::env::current_exe()
         .and_then(std::fs::canonicalize)
         .unwrap_or_default();
-    own.parent().unwrap_or(Path::new(".")).to_owned()
+    let directory = own.parent().unwrap_or(Path::new("."));
+    match directory.parent() {
+        Some(above) if directory.ends_with("examples") || directory.ends_with("deps") => above,
+        _ => directory,
+    }
+    .to_owned()
 }
 
 fn locate(

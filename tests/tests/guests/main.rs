@@ -23,6 +23,7 @@ mod kept;
 mod kernel_selftests;
 mod kernel_trees;
 mod left_behind;
+mod library;
 mod long_trace;
 mod loopback;
 mod manual_page;
@@ -52,7 +53,7 @@ mod vector_programs;
 type Trials = fn(&str) -> Vec<Trial>;
 
 /// The modules. Those that take long come first, so that nothing is left to wait for at the end.
-const MODULES: [(&str, Trials); 43] = [
+const MODULES: [(&str, Trials); 44] = [
     ("kernel_selftests", kernel_selftests::trials),
     ("ptrace_bts", ptrace_bts::trials),
     ("kernel_trees", kernel_trees::trials),
@@ -95,10 +96,12 @@ const MODULES: [(&str, Trials); 43] = [
     ("terminal", terminal::trials),
     ("loopback", loopback::trials),
     ("left_behind", left_behind::trials),
+    ("library", library::trials),
     ("causes", causes::trials),
 ];
 
 fn main() {
+    vbts::child_main();
     let arguments = Arguments::from_args();
     if let (Err(error), false) = (Machine::find(), arguments.list) {
         println!("skipped: {error:#}");
