@@ -379,6 +379,77 @@ static int test_drain_most(void)
 	return 0;
 }
 
+/*
+ * CONFIG without O_SIGNAL takes effect at once: the newest records of a buffer that is full replace
+ * the oldest ones, and the tracee does not stop again.
+ */
+static int test_signal_off_full(void)
+{
+	const unsigned long flags = O_TRACE | O_KERNEL | O_VIRTUAL;
+	const long size = 2 * KERNEL_MIN;
+	pid_t pid = start(work_long_call);
+	struct record one;
+
+	CHECK(pid > 0);
+	CHECK(config_virtual(pid, RECORDS(KERNEL_MIN), flags | O_SIGNAL, RECORDS(size)) == 0);
+	for (;;) {
+		CHECK(next_stop(pid, 0) >> 8 == SIGIO);
+		if (flags_of(pid) & O_LOST)
+			break;
+		CHECK(bts(CLEAR, pid, NULL, 0) == 0);
+	}
+	CHECK(bts(SIZE, pid, NULL, 0) > size + KERNEL_MIN);
+	for (long i = 0; i < size; i++)
+		CHECK(bts(GET, pid, &r[i], i) == sizeof(*r));
+	CHECK(config_virtual(pid, RECORDS(KERNEL_MIN), flags, RECORDS(size)) == 0);
+	CHECK(flags_of(pid) == (flags | O_LOST));
+	CHECK(bts(SIZE, pid, NULL, 0) == size);
+	for (long i = 0; i < size; i++) {
+		CHECK(bts(GET, pid, &one, i) == sizeof(one));
+		if (memcmp(&one, &r[i], sizeof(one)))
+			FAIL("record %ld is another one", i);
+	}
+	CHECK(next_stop(pid, 0) >> 8 == AT_EXIT);
+	stop(pid);
+	return 0;
+}
+
+/*
+ * At the end of a long system call, records wait for the virtual buffer. CONFIG with O_SIGNAL is
+ * refused as for any buffer that is nearly full, and loses nothing.
+ */
+static int test_full_in_call(void)
+{
+	const unsigned long flags = O_TRACE | O_KERNEL | O_VIRTUAL;
+	const long size = 2 * KERNEL_MIN;
+	pid_t pid = start(work_long_call);
+	int status;
+	long n;
+
+	CHECK(pid > 0);
+	CHECK(!ptrace(PTRACE_SETOPTIONS, pid, 0,
+		      PTRACE_O_TRACEEXIT | PTRACE_O_EXITKILL | PTRACE_O_TRACESYSGOOD));
+	CHECK(config_virtual(pid, RECORDS(KERNEL_MIN), flags | O_SIGNAL, RECORDS(size)) == 0);
+	for (;;) {
+		CHECK(!ptrace(PTRACE_SYSCALL, pid, 0, 0));
+		CHECK(waitpid(pid, &status, __WALL) == pid && WIFSTOPPED(status));
+		CHECK(status >> 8 == SIGIO || status >> 8 == (SIGTRAP | 0x80));
+		if (status >> 8 == SIGIO)
+			CHECK(bts(CLEAR, pid, NULL, 0) == 0);
+		else if (flags_of(pid) & O_LOST)
+			break;
+	}
+	n = bts(SIZE, pid, NULL, 0);
+	CHECK(n > size + KERNEL_MIN);
+	REFUSED(config_virtual(pid, RECORDS(KERNEL_MIN), flags | O_SIGNAL, RECORDS(size)), EBUSY);
+	CHECK(bts(SIZE, pid, NULL, 0) == n);
+	CHECK(config_virtual(pid, RECORDS(KERNEL_MIN), flags, RECORDS(size)) == 0);
+	CHECK(bts(SIZE, pid, NULL, 0) == size);
+	CHECK(next_stop(pid, 0) >> 8 == AT_EXIT);
+	stop(pid);
+	return 0;
+}
+
 static void work_sleep(void)
 {
 	/* Long enough that the task is asleep before the time ends, also with a slow kernel. */
@@ -569,6 +640,8 @@ const struct test kernel_tests[] = {
 	{ "errors", test_errors },
 	{ "lost_is_told", test_lost_is_told },
 	{ "drain_most", test_drain_most },
+	{ "signal_off_full", test_signal_off_full },
+	{ "full_in_call", test_full_in_call },
 	{ "sleep", test_sleep },
 	{ "wrap", test_wrap },
 	{ "switch_on_and_off", test_switch_on_and_off },
