@@ -91,6 +91,7 @@ pub mod state;
 pub use backend::jit::{NativeCode, NativeListener, NativeOptions, NativePart, NativeStats};
 pub use engine::{Exit, SoftCpu};
 pub use mmu::ram::GuestRam;
+pub use mmu::reservation::{ARCH_SET_GS, Reservation, ReservedMemory};
 pub use model::{Leaf, MODELS, Model, TSC_HZ, Topology, host_has, model, model_without_bts};
 pub use processor::armed::MalformedDsArea;
 pub use processor::branch_log::{

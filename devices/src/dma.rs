@@ -4,6 +4,7 @@
 //! generation up to which it has invalidated its caches. So every processor observes every write,
 //! and one comparison tells a processor that there was no write.
 
+use std::any::Any;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 
@@ -39,9 +40,26 @@ pub struct DmaGenerations {
     latest: AtomicU64,
     /// Held while a write is recorded, so that generations complete in order.
     recording: Mutex<()>,
+    /// See [`Self::with_owner`].
+    owner: Option<Box<dyn Any + Send + Sync>>,
 }
 
 impl DmaGenerations {
+    /// Has the region keep the value to which its memory belongs, until the last clone of the guest
+    /// memory is dropped. vm-memory does not own memory that it has not mapped itself.
+    #[must_use]
+    pub fn with_owner(self, owner: impl Any + Send + Sync) -> Self {
+        Self {
+            owner: Some(Box::new(owner)),
+            ..self
+        }
+    }
+
+    /// The value to which the memory of the region belongs, if it is a `T`.
+    pub fn owner<T: Any>(&self) -> Option<&T> {
+        self.owner.as_ref()?.downcast_ref()
+    }
+
     /// The generation of the latest write, or 0 if there was none.
     fn latest(&self) -> u64 {
         self.latest.load(Ordering::Acquire)

@@ -2,11 +2,11 @@
 //! reports and which ends a test.
 
 use std::ffi::c_void;
-use std::ptr::{NonNull, null_mut};
-use std::sync::{Mutex, PoisonError};
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect};
-use vbts_cpu::GuestRam;
+use rustix::mm::{MprotectFlags, mprotect};
+use vbts_cpu::{GuestRam, Reservation};
 
 /// Inaccessible bytes before and after. They cost address space only.
 const GUARD: usize = 16 << 20;
@@ -21,6 +21,7 @@ const PAGE: usize = 0x1000;
 pub struct Ram {
     host: NonNull<u8>,
     len: usize,
+    reservation: Arc<Reservation>,
 }
 
 // SAFETY: the memory is reached through raw pointers only, by one thread at a time, or by several
@@ -51,20 +52,24 @@ impl Ram {
     }
 
     fn map(len: usize) -> Self {
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a new mapping at an address that the kernel chooses; the part in the middle is
-        // made accessible.
-        let host = unsafe {
-            let whole = mmap_anonymous(null_mut(), len + 2 * GUARD, ProtFlags::empty(), flags)
-                .expect("no address space");
-            let host = whole.cast::<u8>().add(GUARD);
-            let access = MprotectFlags::READ | MprotectFlags::WRITE;
-            mprotect(host.cast::<c_void>(), len, access).expect("no memory");
-            host
-        };
+        let reservation = Reservation::new().expect("no address space");
+        let [before, memory, behind] =
+            [GUARD, len, GUARD].map(|len| reservation.map(len).expect("no memory"));
+        let host = memory.pointer();
+        // SAFETY: the byte behind the memory is that of the next mapping, or before it.
+        let end = unsafe { host.add(len) };
+        let rest = behind.pointer().as_ptr() as usize - end.as_ptr() as usize + GUARD;
+        for (guard, len) in [(before.pointer(), GUARD), (end, rest)] {
+            // SAFETY: nothing uses these bytes, which are mapped one behind the other.
+            unsafe { mprotect(guard.as_ptr().cast::<c_void>(), len, MprotectFlags::empty()) }
+                .expect("a mapping");
+        }
+        // They are never unmapped.
+        std::mem::forget((before, memory, behind));
         Self {
-            host: NonNull::new(host).expect("a mapping is not at 0"),
+            host,
             len,
+            reservation,
         }
     }
 
@@ -145,7 +150,8 @@ impl Ram {
     pub fn for_cpu(&self) -> GuestRam {
         // SAFETY: the mapping is never removed, and references to it exist only in `clear`, while
         // no processor runs.
-        unsafe { GuestRam::new(&[(0, self.len as u64, self.host)]) }
+        let ram = unsafe { GuestRam::new(&[(0, self.len as u64, self.host)]) };
+        ram.in_reservation(&self.reservation)
     }
 
     /// The view of devices and of KVM.
@@ -154,6 +160,7 @@ impl Ram {
     /// Never: the mapping suits.
     #[cfg(feature = "devices")]
     pub fn for_devices(&self) -> vbts_devices::GuestRam {
+        use rustix::mm::ProtFlags;
         use vbts_devices::DmaGenerations;
         use vm_memory::bitmap::NewBitmap;
         use vm_memory::mmap::MmapRegionBuilder;
@@ -175,9 +182,11 @@ impl Ram {
 
 impl Drop for Ram {
     fn drop(&mut self) {
-        let Self { host, len } = *self;
         let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
-        free.push(Self { host, len });
+        free.push(Self {
+            reservation: self.reservation.clone(),
+            ..*self
+        });
     }
 }
 

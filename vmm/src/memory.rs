@@ -7,11 +7,17 @@ pub use contents::{ContentsError, MemoryContents};
 use std::fmt;
 use std::ptr::NonNull;
 use std::str::FromStr;
+use std::sync::Arc;
 
-use rustix::mm::{Advice, madvise};
+use anyhow::Context as _;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
-use vm_memory::{GuestAddress, GuestMemoryBackend, GuestMemoryRegion};
+use vbts_cpu::{Reservation, ReservedMemory};
+use vbts_devices::DmaGenerations;
+use vm_memory::bitmap::NewBitmap;
+use vm_memory::mmap::MmapRegionBuilder;
+use vm_memory::{GuestAddress, GuestMemoryBackend, GuestMemoryRegion, GuestRegionMmap, MmapRegion};
 
 use crate::layout::{HIGH_RAM_START, LOW_RAM_END, PHYSICAL_END};
 
@@ -22,6 +28,10 @@ pub type GuestMemory = vbts_devices::GuestRam;
 pub const MIN_MEMORY: u64 = 16 << 20;
 /// Maximum memory of a machine in bytes.
 pub const MAX_MEMORY: u64 = PHYSICAL_END - (HIGH_RAM_START - LOW_RAM_END);
+
+/// Memory in bytes up to which native code can access all of it: the rest of the reservation is for
+/// the buffers of the processors' logs.
+pub const MAX_RESERVED: u64 = (4 << 30) - (128 << 20);
 
 /// Granularity of guest memory in bytes.
 const PAGE: u64 = 4096;
@@ -65,6 +75,13 @@ pub fn allocate(size: Size) -> Result<GuestMemory, MemoryError> {
     if bytes > low {
         ranges.push((GuestAddress(HIGH_RAM_START), (bytes - low) as usize));
     }
+    let lens = ranges.iter().map(|(_, len)| *len);
+    if lens.map(|len| len as u64).sum::<u64>() <= MAX_RESERVED {
+        match reserved(&ranges) {
+            Ok(memory) => return Ok(memory),
+            Err(error) => tracing::debug!(%error, "no reservation for guest memory"),
+        }
+    }
     let memory = GuestMemory::from_ranges(&ranges)
         .map_err(|error| MemoryError::Map(size, error.to_string()))?;
     for region in memory.iter() {
@@ -76,6 +93,34 @@ pub fn allocate(size: Size) -> Result<GuestMemory, MemoryError> {
         }
     }
     Ok(memory)
+}
+
+/// Maps `ranges` in a reservation, so that native code can access them.
+fn reserved(ranges: &[(GuestAddress, usize)]) -> anyhow::Result<GuestMemory> {
+    let reservation = Reservation::new()?;
+    let mut regions = Vec::new();
+    for &(start, len) in ranges {
+        let mapped = reservation.map(len)?;
+        let pointer = mapped.pointer().as_ptr();
+        let generations = DmaGenerations::with_len(len).with_owner(mapped);
+        // The memory is mapped already: this is only what the region tells of it.
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        let builder = MmapRegionBuilder::new_with_bitmap(len, generations)
+            .with_mmap_prot(access.bits() as i32)
+            .with_mmap_flags((MapFlags::PRIVATE | MapFlags::NORESERVE).bits() as i32);
+        // SAFETY: `len` bytes are mapped, and the region keeps them.
+        let region = unsafe { builder.with_raw_mmap_pointer(pointer) }.build()?;
+        let region = GuestRegionMmap::new(region, start).context("the address is too high")?;
+        regions.push(region);
+    }
+    Ok(GuestMemory::from_regions(regions)?)
+}
+
+/// The reservation that has `memory`.
+fn reservation(memory: &GuestMemory) -> Option<&Arc<Reservation>> {
+    let region: &MmapRegion<DmaGenerations> = memory.iter().next()?;
+    let mapped = region.bitmap().owner::<ReservedMemory>()?;
+    Some(mapped.reservation())
 }
 
 /// The RAM ranges of `memory` as (guest-physical start, length), lowest first.
@@ -102,7 +147,11 @@ pub unsafe fn cpu_view(memory: &GuestMemory) -> vbts_cpu::GuestRam {
         .collect();
     // SAFETY: each range is a mapping of that length, which the caller keeps alive. All accesses to
     // guest memory in this process use pointers or `VolatileSlice`s, never references.
-    unsafe { vbts_cpu::GuestRam::new(&ranges) }
+    let ram = unsafe { vbts_cpu::GuestRam::new(&ranges) };
+    match reservation(memory) {
+        Some(reservation) => ram.in_reservation(reservation),
+        None => ram,
+    }
 }
 
 /// A number of bytes. Its text has an optional suffix: `256M`, `1G`, `64K`, `4096`.

@@ -131,10 +131,10 @@ impl LogSink for Sink {
             // What follows a failed write has no place in the file.
             return full;
         }
+        let free = state.free.pop().unwrap_or_else(|| full.another());
         state.full.push_back(full);
-        let free = state.free.pop();
         drop(state);
         self.0.notify();
-        free.unwrap_or_default()
+        free
     }
 }

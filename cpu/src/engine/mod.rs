@@ -66,9 +66,17 @@ impl SoftCpu {
     /// here, and none becomes executable later.
     ///
     /// # Errors
-    /// The host refuses to map it, or its processor is too old.
+    /// The host refuses to map it, its processor is too old, or the RAM lies in no
+    /// [`Reservation`](crate::Reservation).
     pub fn translate_blocks(&mut self, options: NativeOptions) -> std::io::Result<()> {
-        let jit = Jit::new(self.cpu.topology.count.into(), options)?;
+        let Some(reservation) = self.cpu.ram.reservation() else {
+            return Err(std::io::Error::other(
+                "guest memory does not lie in 4 GiB of addresses: there is more than 3968M of it, \
+                 or the host refuses to reserve 8 GiB of addresses (ulimit -v)",
+            ));
+        };
+        let processors = self.cpu.topology.count.into();
+        let jit = Jit::new(processors, reservation.clone(), options)?;
         self.jit = Some(Box::new(jit));
         Ok(())
     }

@@ -6,4 +6,5 @@ pub(crate) mod fetched;
 pub(crate) mod host_access;
 pub(crate) mod paging;
 pub mod ram;
+pub mod reservation;
 pub(crate) mod tlb;

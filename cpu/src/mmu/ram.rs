@@ -1,9 +1,11 @@
 //! Guest-physical RAM: from guest-physical addresses to host memory.
 
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use crate::mmu::code_map::CodeMap;
 use crate::mmu::host_access::HostAccess;
+use crate::mmu::reservation::Reservation;
 use crate::state::int::Int;
 
 /// One contiguous range of guest RAM.
@@ -44,6 +46,8 @@ pub struct GuestRam {
     end: u64,
     /// The code that has been decoded from it.
     code_map: CodeMap,
+    /// See [`Self::in_reservation`].
+    reservation: Option<Arc<Reservation>>,
 }
 
 // SAFETY: the pointers are to guest memory, which `new` requires to outlive this value and which is
@@ -69,7 +73,29 @@ impl GuestRam {
             regions,
             end,
             code_map: CodeMap::new(end),
+            reservation: None,
         }
+    }
+
+    /// Notes that all of it lies in `reservation`, if that is so. Native code can access no other
+    /// memory.
+    #[must_use]
+    pub fn in_reservation(self, reservation: &Arc<Reservation>) -> Self {
+        let lies_inside = |r: &Region| reservation.has(r.host.as_ptr() as u64, r.len);
+        let reservation = self
+            .regions
+            .iter()
+            .all(lies_inside)
+            .then(|| reservation.clone());
+        Self {
+            reservation,
+            ..self
+        }
+    }
+
+    /// The reservation in which all of it lies.
+    pub(crate) fn reservation(&self) -> Option<&Arc<Reservation>> {
+        self.reservation.as_ref()
     }
 
     /// First guest-physical address above all RAM.

@@ -56,7 +56,7 @@ impl BranchLog {
     pub fn new(scope: LogScope, probes: Vec<Probe>, sink: Box<dyn LogSink>) -> Self {
         let waits = probes.iter().any(|p| p.action.is_start());
         Self {
-            buffer: LogBuffer::default(),
+            buffer: LogBuffer::new(None),
             sink,
             scope,
             started: !waits,
@@ -157,7 +157,13 @@ impl BranchLog {
 
 impl Cpu {
     /// Logs branches in `log` from now on.
-    pub fn attach_log(&mut self, log: Box<BranchLog>) {
+    pub fn attach_log(&mut self, mut log: Box<BranchLog>) {
+        let reservation = self.ram.reservation();
+        if !log.buffer.suits(reservation) {
+            let time = self.now();
+            log.flush(time);
+            log.buffer = LogBuffer::new(reservation.cloned());
+        }
         self.log = Some(log);
         let (id, cr3, time) = (self.topology.id.into(), self.address_space(), self.now());
         if let Some(log) = &mut self.log {

@@ -3,6 +3,7 @@
 use libc::c_long;
 
 use super::kvm_ioctls::WHILE_RUNNING;
+use vbts_cpu::ARCH_SET_GS;
 
 /// A system call that stays allowed.
 #[derive(Debug)]
@@ -202,6 +203,7 @@ pub(super) const CALLS: &[Call] = calls! {
     SYS_rseq, Any, "the beginning of a thread";
     SYS_prctl, OneOf(0, THREAD), "the name of a thread, a thread's filter";
     SYS_seccomp, OneOf(0, &[libc::SECCOMP_SET_MODE_FILTER]), "a thread's filter, which adds to this one";
+    SYS_arch_prctl, OneOf(0, &[ARCH_SET_GS as u32]), "the base of GS for native code, where WRGSBASE is not enabled";
     SYS_sched_getaffinity, Any, "number of malloc()'s heaps";
     SYS_exit, Any, "the end of a thread";
 
@@ -215,7 +217,7 @@ pub(super) const NOT_FOR_REPORTS: &[c_long] = &[
     libc::SYS_getdents64, libc::SYS_name_to_handle_at, libc::SYS_open_by_handle_at,
     libc::SYS_getxattr, libc::SYS_listxattr, libc::SYS_epoll_ctl, libc::SYS_epoll_wait,
     libc::SYS_epoll_pwait, libc::SYS_timerfd_settime, libc::SYS_getpgrp, libc::SYS_getpgid,
-    libc::SYS_prctl, libc::SYS_seccomp,
+    libc::SYS_prctl, libc::SYS_seccomp, libc::SYS_arch_prctl,
 ];
 
 /// Further calls of a machine that KVM executes.

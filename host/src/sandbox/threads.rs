@@ -39,6 +39,7 @@ const NOT_FOR_TRACE: &[c_long] = &[
     libc::SYS_pread64, libc::SYS_getdents64, libc::SYS_name_to_handle_at,
     libc::SYS_open_by_handle_at, libc::SYS_getxattr, libc::SYS_listxattr, libc::SYS_epoll_ctl,
     libc::SYS_epoll_wait, libc::SYS_epoll_pwait, libc::SYS_timerfd_settime, libc::SYS_seccomp,
+    libc::SYS_arch_prctl,
 ];
 
 /// What the thread that records a machine does without.
@@ -47,7 +48,7 @@ const NOT_FOR_RECORD: &[c_long] = &[
     libc::SYS_pread64, libc::SYS_getdents64, libc::SYS_name_to_handle_at,
     libc::SYS_open_by_handle_at, libc::SYS_fstatfs, libc::SYS_readlinkat, libc::SYS_getxattr,
     libc::SYS_listxattr, libc::SYS_epoll_ctl, libc::SYS_epoll_wait, libc::SYS_epoll_pwait,
-    libc::SYS_timerfd_settime, libc::SYS_seccomp,
+    libc::SYS_timerfd_settime, libc::SYS_seccomp, libc::SYS_arch_prctl,
 ];
 
 /// What the thread of a processor does without.

@@ -12,7 +12,7 @@ use crate::mmu::tlb::layout::{ADDEND, INDEX_MASK, SLOT_SHIFT, entries};
 const PAGE_SHIFT: u8 = 12;
 
 impl Translator<'_> {
-    /// Finds the host's address of `operand` in the TLB, or jumps to `missed`. Overwrites RAX, R14
+    /// Finds the place of `operand` in the reservation in the TLB, or jumps to `missed`. Overwrites RAX, R14
     /// and the host's flags. The result does not use RAX.
     pub(super) fn probe(&mut self, operand: &Operand, access: Access, missed: Label) -> Mem {
         let table = entries(access) as i32;
@@ -28,12 +28,13 @@ impl Translator<'_> {
             if last == 0 {
                 self.asm.mov32(RAX, R14);
             } else {
-                self.asm.op_mem32(Op::Lea, RAX, &end);
+                self.asm.lea32(RAX, &end);
             }
             self.compare(table, missed);
             if m.index.is_none() {
                 return Mem {
                     index: Some((R14, 1)),
+                    reserved: true,
                     ..m
                 };
             }
@@ -42,6 +43,7 @@ impl Translator<'_> {
             }
             return Mem {
                 base: Some(R14),
+                reserved: true,
                 ..m
             };
         }
@@ -60,19 +62,22 @@ impl Translator<'_> {
                 a.op_mem(op, RAX, term);
             }
             a.lea(R14, &with_base(RAX, m));
-            a.op_mem32(Op::Lea, RAX, &with_base(RAX, end));
+            a.lea32(RAX, &with_base(RAX, end));
             self.compare(table, missed);
             for term in terms {
                 self.asm.op_mem(Op::Add, R14, term);
             }
-            return with_base(R14, m);
+            return Mem {
+                reserved: true,
+                ..with_base(R14, m)
+            };
         }
         self.linear_address(operand);
         self.asm.store(&FRAME_ADDRESS, R14);
-        self.asm.op_mem32(Op::Lea, RAX, &Mem::at(R14, last as i32));
+        self.asm.lea32(RAX, &Mem::at(R14, last as i32));
         self.compare(table, missed);
         self.asm.op_mem(Op::Add, R14, &FRAME_ADDRESS);
-        Mem::at(R14, 0)
+        Mem::reserved(R14, 0)
     }
 
     /// Compares the page of the first byte, in R14, with the entry for the page of the last one,
@@ -110,9 +115,9 @@ impl Translator<'_> {
             |_| {
                 a.shl(true, RAX, PAGE_SHIFT);
                 a.op(Op::Add, R14, RAX);
-                Mem::at(R14, (address & ((1 << PAGE_SHIFT) - 1)) as i32)
+                Mem::reserved(R14, (address & ((1 << PAGE_SHIFT) - 1)) as i32)
             },
-            |address| Mem::at(R14, address),
+            |address| Mem::reserved(R14, address),
         )
     }
 
@@ -137,6 +142,7 @@ impl Translator<'_> {
                 base: operand.base.map(|_| R14),
                 index: Some((register, factor)),
                 disp,
+                reserved: false,
             };
             self.asm.lea(R14, &sum);
         } else if operand.base.is_some() && disp != 0 {
@@ -158,6 +164,7 @@ impl Translator<'_> {
                 base: Some(R14),
                 index: Some((RAX, operand.size as u8)),
                 disp: 0,
+                reserved: false,
             };
             self.asm.lea(R14, &sum);
         }
@@ -198,6 +205,7 @@ fn host_form(operand: &Operand) -> Option<(Mem, [Option<Mem>; 2])> {
         base,
         index,
         disp: i32::try_from(operand.disp).ok()?,
+        reserved: false,
     };
     Some((m, [guest, segment]))
 }

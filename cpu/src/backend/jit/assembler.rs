@@ -32,6 +32,9 @@ pub(super) struct Mem {
     /// Register and factor.
     pub index: Option<(Reg, u8)>,
     pub disp: i32,
+    /// It lies in the [`Reservation`](crate::mmu::reservation::Reservation), where the lowest 32
+    /// bits of the address are the offset from the base of GS.
+    pub reserved: bool,
 }
 
 impl Mem {
@@ -41,9 +44,22 @@ impl Mem {
             base: Some(base),
             index: None,
             disp,
+            reserved: false,
+        }
+    }
+
+    /// `[base + disp]` in the reservation.
+    pub const fn reserved(base: Reg, disp: i32) -> Self {
+        Self {
+            reserved: true,
+            ..Self::at(base, disp)
         }
     }
 }
+
+/// The prefixes of a memory operand in the reservation: the override of GS, and an address of 32
+/// bits.
+const RESERVED: [u8; 2] = [0x65, 0x67];
 
 /// Instructions of two operands by their opcode for `r, r/m`.
 #[derive(Debug, Clone, Copy)]
@@ -182,6 +198,9 @@ impl Assembler {
 
     /// REX, opcode, ModRM, SIB and displacement.
     pub fn memory(&mut self, wide: bool, opcode: &[u8], reg: u8, m: &Mem) {
+        if m.reserved {
+            self.code.extend_from_slice(&RESERVED);
+        }
         let (index, factor) = m.index.unwrap_or((RSP, 1));
         let base = m.base.unwrap_or(RBP);
         let rex = 0x40
@@ -254,8 +273,16 @@ impl Assembler {
         self.op_mem(Op::Load, to, m);
     }
 
+    /// The address of a memory operand, without the base of GS.
     pub fn lea(&mut self, to: Reg, m: &Mem) {
-        self.op_mem(Op::Lea, to, m);
+        let reserved = false;
+        self.op_mem(Op::Lea, to, &Mem { reserved, ..*m });
+    }
+
+    /// As [`Self::lea`] with 32 bits.
+    pub fn lea32(&mut self, to: Reg, m: &Mem) {
+        let reserved = false;
+        self.op_mem32(Op::Lea, to, &Mem { reserved, ..*m });
     }
 
     pub fn store(&mut self, m: &Mem, from: Reg) {

@@ -48,6 +48,7 @@ use crate::backend::jit::code_memory::{CodeMemory, serialize};
 use crate::backend::jit::listener::Listener;
 use crate::backend::jit::routines::Routines;
 use crate::backend::jit::translate::{Context, Workspace};
+use crate::mmu::reservation::Reservation;
 use crate::processor::clock::Clock;
 use crate::processor::cpu::Cpu;
 
@@ -121,6 +122,8 @@ const JUMP_MASK: usize = JUMP_SIZE / 8 * (JUMPS - 1);
 /// The native code of a processor.
 pub(crate) struct Jit {
     memory: CodeMemory,
+    /// What the code can access beside the processor and its own tables.
+    reservation: Arc<Reservation>,
     routines: Routines,
     /// Length of the memory for code. The keys of mappings follow, then the tables of jump targets:
     /// for code that does not record, and for code that does.
@@ -154,11 +157,15 @@ impl std::fmt::Debug for Jit {
 }
 
 impl Jit {
-    /// Maps code memory for one of `processors`.
+    /// Maps code memory for one of `processors`, whose RAM lies in `reservation`.
     ///
     /// # Errors
     /// The host makes no memory executable, or its processor lacks LAHF.
-    pub fn new(processors: usize, options: NativeOptions) -> io::Result<Self> {
+    pub fn new(
+        processors: usize,
+        reservation: Arc<Reservation>,
+        options: NativeOptions,
+    ) -> io::Result<Self> {
         if !has_lahf() {
             return Err(io::Error::other("the host's processor lacks LAHF"));
         }
@@ -169,6 +176,7 @@ impl Jit {
         let (code, routines) = routines::write(memory.address(0));
         let mut jit = Self {
             memory,
+            reservation,
             routines,
             size,
             allocator: Allocator::new(code.len().next_multiple_of(ALIGNMENT), size, LONGEST),

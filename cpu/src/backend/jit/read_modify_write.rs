@@ -5,7 +5,7 @@
 
 use iced_x86::{Code, IcedError, Mnemonic, OpKind};
 
-use crate::backend::jit::assembler::{Imm, Label, Mem, Op, R14, RAX, RDX, cond};
+use crate::backend::jit::assembler::{Imm, Label, Mem, R14, RAX, RDX, cond};
 use crate::backend::jit::borrowed::{Borrowed, named};
 use crate::backend::jit::flags::{self, Fix};
 use crate::backend::jit::form::{self, Guest, Operand};
@@ -23,11 +23,11 @@ impl Translator<'_> {
             && (self.context.locks || item.decoded.mnemonic() == Mnemonic::Xchg)
     }
 
-    /// Goes to `missed` unless `m`, a power of two bytes in the host's memory, is aligned there,
-    /// and so in the guest's. Overwrites RAX and the host's flags.
+    /// Goes to `missed` unless `m`, a power of two bytes in the reservation, is aligned there,
+    /// and so in the guest's memory. Overwrites RAX and the host's flags.
     pub(super) fn check_alignment(&mut self, m: &Mem, size: usize, missed: Label) {
         if size > 1 {
-            self.asm.op_mem32(Op::Lea, RAX, m);
+            self.asm.lea32(RAX, m);
             // TEST AL, size - 1
             self.asm.bytes(&[0xA8, size as u8 - 1]);
             self.asm.jump_if(cond::NE, missed);
@@ -99,7 +99,7 @@ impl Translator<'_> {
     fn compared_operand(&mut self, item: &Item, operand: &Operand, missed: Label) -> (Mem, bool) {
         let m = self.probe(operand, Access::Write, missed);
         self.asm.lea(R14, &m);
-        let m = Mem::at(R14, 0);
+        let m = Mem::reserved(R14, 0);
         let locked = self.is_locked(item);
         if locked {
             self.check_alignment(&m, operand.size, missed);
@@ -129,7 +129,7 @@ impl Translator<'_> {
         let (missed, back) = self.miss(item);
         let m = self.probe(operand, Access::Write, missed);
         self.asm.lea(R14, &m);
-        let m = Mem::at(R14, 0);
+        let m = Mem::reserved(R14, 0);
         self.check_alignment(&m, operand.size, missed);
         self.asm.mov(RAX, GUEST_RAX);
         if self.is_locked(item) {

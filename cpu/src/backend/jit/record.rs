@@ -41,7 +41,7 @@ impl Translator<'_> {
         a.load(R14, &WINDOW_ADDEND);
         let slot = |offset| Mem {
             index: Some((R14, 1)),
-            ..Mem::at(RAX, offset)
+            ..Mem::reserved(RAX, offset)
         };
         // Sign-extended immediates need no data from a line of code.
         let short = |address: u64| i32::try_from(address as i64).ok();
@@ -78,7 +78,7 @@ impl Translator<'_> {
         a.imm(true, Imm::Add, RAX, vbts_bts::RECORD_SIZE as i32);
         a.load(R14, &WINDOW_FIELD);
         a.store(&WINDOW_INDEX, RAX);
-        a.store(&Mem::at(R14, 0), RAX);
+        a.store(&Mem::reserved(R14, 0), RAX);
         a.bind(back);
         self.stubs.push(Stub::Record {
             at,

@@ -53,6 +53,7 @@ impl Jit {
             target: 0,
             blocks,
         };
+        self.reservation.select();
         // SAFETY: `code` has the address of native code: code of before a flush has no entry.
         let Returned { code, flags } = unsafe { self.enter(cpu, body, &frame) };
         host_vectors::check();
@@ -78,9 +79,8 @@ impl Jit {
     unsafe fn enter(&self, cpu: &mut Cpu, body: u64, frame: &Frame<'_>) -> Returned {
         // SAFETY: the routine has this type, and is never overwritten.
         let enter: Enter = unsafe { std::mem::transmute(self.routines.enter as *const ()) };
-        // SAFETY: the caller's promise. The code follows the calling convention, accesses
-        // `cpu`, the frame and its own tables, and memory at addresses that the TLB or the window
-        // of the DS area gives, as the interpreter does.
+        // SAFETY: the caller's promise. The code follows the calling convention, and accesses
+        // `cpu`, the frame, its own tables, and the reservation, whose start GS has.
         unsafe { enter(cpu, body, frame) }
     }
 }

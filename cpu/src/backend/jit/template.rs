@@ -2,7 +2,7 @@
 
 use iced_x86::{IcedError, Instruction, Mnemonic, OpAccess, OpKind, Register};
 
-use crate::backend::jit::assembler::{Mem, Op, R14, RAX, Reg, cond};
+use crate::backend::jit::assembler::{Mem, R14, RAX, Reg, cond};
 use crate::backend::jit::borrowed::{Borrowed, guest, named};
 use crate::backend::jit::flags::{self, Fix, Place};
 use crate::backend::jit::form::{self, Effect, Guest, Operand, Plain};
@@ -67,11 +67,12 @@ impl Translator<'_> {
             base: operand.base.map(&mut host),
             index: operand.index.map(|(r, factor)| (host(r), factor)),
             disp,
+            reserved: false,
         };
         self.load_borrowed(&borrowed);
         let result = HOST[usize::from(to)].unwrap_or(RAX);
         if size == 4 {
-            self.asm.op_mem32(Op::Lea, result, &m);
+            self.asm.lea32(result, &m);
         } else {
             self.asm.lea(result, &m);
         }
@@ -245,21 +246,22 @@ pub(super) fn set_prefixes(i: &mut Instruction, locked: bool) {
     i.set_has_repne_prefix(false);
 }
 
-/// Replaces the memory operand of `i`.
+/// Replaces the memory operand of `i` by one in the reservation.
 pub(super) fn set_memory(i: &mut Instruction, m: &Mem) {
-    let name = |r: Reg| named(r, 8);
+    debug_assert!(m.reserved);
+    let name = |r: Reg| named(r, 4);
     i.set_memory_base(m.base.map_or(Register::None, name));
     let (index, factor) = m
         .index
         .map_or((Register::None, 1), |(r, factor)| (name(r), factor));
     i.set_memory_index(index);
     i.set_memory_index_scale(factor.into());
-    i.set_memory_displacement64(i64::from(m.disp) as u64);
+    i.set_memory_displacement64(u64::from(m.disp as u32));
     let short = i8::try_from(m.disp).is_ok();
     i.set_memory_displ_size(match (m.disp, short) {
         (0, _) => 0,
         (_, true) => 1,
-        _ => 8,
+        _ => 4,
     });
-    i.set_segment_prefix(Register::None);
+    i.set_segment_prefix(Register::GS);
 }

@@ -1,8 +1,12 @@
 //! The buffers of a log: records of branches, and of what else it notes.
 
 use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 
 use vbts_bts::{BranchRecord, RECORD_SIZE, Window};
+
+use crate::mmu::reservation::{Reservation, ReservedMemory};
 
 /// Words of a record.
 const WORDS: usize = RECORD_SIZE as usize / 8;
@@ -108,21 +112,47 @@ impl LogEntry {
     }
 }
 
+/// The words of a buffer.
+enum Words {
+    Heap(Vec<u64>),
+    Reserved(ReservedMemory),
+}
+
+impl Deref for Words {
+    type Target = [u64];
+
+    fn deref(&self) -> &[u64] {
+        match self {
+            Self::Heap(words) => words,
+            // SAFETY: the memory belongs to this value, is aligned to a page, and is initialised.
+            // No processor stores to it through a pointer meanwhile: it has the only reference to
+            // the buffer, or another thread has the buffer.
+            Self::Reserved(memory) => unsafe {
+                std::slice::from_raw_parts(memory.pointer().as_ptr().cast(), memory.len() / 8)
+            },
+        }
+    }
+}
+
+impl DerefMut for Words {
+    fn deref_mut(&mut self) -> &mut [u64] {
+        match self {
+            Self::Heap(words) => words,
+            // SAFETY: as above.
+            Self::Reserved(memory) => unsafe {
+                std::slice::from_raw_parts_mut(memory.pointer().as_ptr().cast(), memory.len() / 8)
+            },
+        }
+    }
+}
+
 /// Records of a log, oldest first.
 pub struct LogBuffer {
     /// The host address of the next record, which is in the place of the BTS index, and then the
     /// records.
-    words: Vec<u64>,
-}
-
-impl Default for LogBuffer {
-    fn default() -> Self {
-        let mut buffer = Self {
-            words: vec![0; 1 + WORDS * CAPACITY],
-        };
-        buffer.clear();
-        buffer
-    }
+    words: Words,
+    /// Where native code can store records.
+    reservation: Option<Arc<Reservation>>,
 }
 
 impl fmt::Debug for LogBuffer {
@@ -132,6 +162,38 @@ impl fmt::Debug for LogBuffer {
 }
 
 impl LogBuffer {
+    /// An empty buffer, in `reservation` if that has room.
+    pub(super) fn new(reservation: Option<Arc<Reservation>>) -> Self {
+        const LEN: usize = 1 + WORDS * CAPACITY;
+        let reserved = (reservation.as_ref()).and_then(|to| to.map(LEN * size_of::<u64>()).ok());
+        let words = reserved.map_or_else(|| Words::Heap(vec![0; LEN]), Words::Reserved);
+        let mut buffer = Self { words, reservation };
+        buffer.clear();
+        buffer
+    }
+
+    /// Moves the buffer out. What is left is not used until another one replaces it.
+    pub(super) fn take(&mut self) -> Self {
+        Self {
+            words: std::mem::replace(&mut self.words, Words::Heap(Vec::new())),
+            reservation: self.reservation.clone(),
+        }
+    }
+
+    /// Whether native code of a processor with this reservation reaches it, or there is none.
+    pub(super) fn suits(&self, reservation: Option<&Arc<Reservation>>) -> bool {
+        match (&self.reservation, reservation) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (one, other) => one.is_none() && other.is_none(),
+        }
+    }
+
+    /// An empty buffer for the same processor.
+    #[must_use]
+    pub fn another(&self) -> Self {
+        Self::new(self.reservation.clone())
+    }
+
     /// Host address of the first record.
     fn start(&self) -> u64 {
         self.words.as_ptr() as u64 + 8
@@ -140,14 +202,7 @@ impl LogBuffer {
     /// Number of records.
     fn len(&self) -> usize {
         let bytes = self.words[0].wrapping_sub(self.start());
-        (bytes / RECORD_SIZE) as usize
-    }
-
-    /// Moves the buffer out. What is left is not used until another one replaces it.
-    pub(super) fn take(&mut self) -> Self {
-        Self {
-            words: std::mem::take(&mut self.words),
-        }
+        ((bytes / RECORD_SIZE) as usize).min(CAPACITY)
     }
 
     /// Removes all records.
@@ -174,9 +229,12 @@ impl LogBuffer {
     }
 
     /// The free records, and the host address of the word that has the address of the next one.
+    /// There are none outside the reservation, if there is one: native code reaches nothing else.
     pub(super) fn window(&mut self) -> (Window, u64) {
         let field = self.words.as_mut_ptr() as u64;
-        let end = self.start() + (CAPACITY as u64) * RECORD_SIZE;
-        (Window::over(self.words[0], end), field)
+        let record = |n: usize| self.start() + n as u64 * RECORD_SIZE;
+        let is_reachable = self.reservation.is_none() || matches!(self.words, Words::Reserved(_));
+        let first = if is_reachable { self.len() } else { CAPACITY };
+        (Window::over(record(first), record(CAPACITY)), field)
     }
 }

@@ -65,6 +65,7 @@ fn row(call: &Call) -> String {
         }
         ("prctl", Check::OneOf(..)) => "PR_SET_NAME, PR_SET_NO_NEW_PRIVS",
         ("seccomp", Check::OneOf(..)) => "SECCOMP_SET_MODE_FILTER",
+        ("arch_prctl", Check::OneOf(..)) => "ARCH_SET_GS",
         (_, Check::OneOf(..)) => panic!("{name}: describe its arguments here"),
         (_, Check::OwnProcess(_)) => "this process",
     };

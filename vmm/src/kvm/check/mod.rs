@@ -30,6 +30,7 @@ use kvm_bindings::kvm_regs;
 use kvm_ioctls::Kvm;
 use std::fmt::Write as _;
 use std::time::Duration;
+use vbts_cpu::Reservation;
 use vbts_cpu::state::{rflags, vector};
 
 use self::exit::Exit;
@@ -129,6 +130,11 @@ pub fn run(kvm: &Kvm) -> Report {
     ) {
         return report;
     }
+    let outcome = check_gs_base(&mut scratch);
+    let name = "the base of GS of a thread survives KVM_RUN";
+    if !add_result(&mut report, name, outcome) {
+        return report;
+    }
     report.cpl0 = speed::measure(&mut scratch, Mode::Kernel).ok();
     report.cpl3 = speed::measure(&mut scratch, Mode::User).ok();
     report.single_step =
@@ -188,6 +194,26 @@ fn check_tsc_offset(scratch: &mut Scratch) -> Result<(), CheckFailure> {
         moved => Err(CheckFailure::Outcome(format!(
             "KVM has changed it by {moved}: the host's kernel marks its time-stamp counter as unstable"
         ))),
+    }
+}
+
+/// Checks that the base of GS stays, from which native code of the software CPU computes addresses
+/// when it takes over.
+fn check_gs_base(scratch: &mut Scratch) -> Result<(), CheckFailure> {
+    let Ok(reservation) = Reservation::new() else {
+        // There will be no native code.
+        return Ok(());
+    };
+    reservation.select();
+    let (code, exit) = Mode::Kernel.end();
+    scratch.start(Mode::Kernel, code)?;
+    let found = scratch.run(None)?;
+    if found != exit {
+        return Err(unexpected_exit(scratch, &exit, &found));
+    }
+    match reservation.is_selected() {
+        true => Ok(()),
+        false => Err(CheckFailure::Outcome("KVM_RUN has changed it".into())),
     }
 }
 
