@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use indicatif::ProgressBar;
@@ -20,14 +20,14 @@ const MAX_PARTIAL_LINE: usize = 64 << 10;
 const MAX_HELD_REPORTS: usize = 1 << 20;
 
 /// Where the trace goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TraceTo<'a> {
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TraceTo {
     /// To standard output.
     Stdout,
     /// To a file.
-    File(&'a Path),
+    File(PathBuf),
     /// To a file for each task in a directory.
-    Directory(&'a Path),
+    Directory(PathBuf),
 }
 
 /// What is written to standard output.
@@ -100,7 +100,7 @@ impl Destination {
     ///
     /// # Errors
     /// The file or the directory cannot be created, or standard output or error is closed.
-    pub fn new(to: TraceTo<'_>, stdout: StdoutUse) -> Result<Self, OutputError> {
+    pub fn new(to: &TraceTo, stdout: StdoutUse) -> Result<Self, OutputError> {
         let trace = match to {
             TraceTo::Stdout => TraceOutput::Stream(Output::stdout()?),
             TraceTo::File(path) => TraceOutput::Stream(Output::open(path)?),

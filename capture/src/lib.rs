@@ -8,6 +8,7 @@
 //!
 //! | module | contents |
 //! |---|---|
+//! | `config` | what to trace, and how: plain data |
 //! | `agent_connection` | sends the job, standard input and signals to the agent |
 //! | `session` | receives the agent's messages |
 //! | `guest_records` | records in the guest's memory |
@@ -66,6 +67,7 @@
 
 mod agent_connection;
 pub mod btrace;
+pub mod config;
 pub mod destination;
 pub mod extract;
 mod filter;
@@ -96,8 +98,9 @@ pub mod text;
 mod writer;
 
 pub use agent_connection::AgentConnection;
+pub use config::{TraceConfig, TraceFormat};
 pub use destination::Destination;
-pub use filter::{Filters, Object, Point, PointPlace};
+pub use filter::{FilterError, Filters, Object, Point, PointPlace};
 pub use format::Format;
 pub use notes::Notes;
 pub use queue::WriterError;

@@ -1,10 +1,11 @@
 //! The end of a trace: how the run ended, and the numbers.
 
+use signal_hook::consts::SIGPIPE;
 use vbts_protocol::ExitStatus;
 use vbts_trace::Event;
 
 use vbts_host::escape::printable;
-use vbts_host::exit::killed_by;
+use vbts_host::exit::{Failure, killed_by};
 use vbts_symbols::Unnamed;
 
 /// Number of untraced tasks that the summary names.
@@ -35,6 +36,24 @@ impl RunEnd {
             Self::Interrupted => "interrupted",
             Self::Panic => "panic",
             Self::Error => "error",
+        }
+    }
+
+    /// The end of a run that has failed.
+    pub fn of_failure(failure: &Failure) -> Self {
+        match failure {
+            Failure::Timeout { .. }
+            | Failure::WritingTimeout { .. }
+            | Failure::ReportTimeout { .. } => Self::Timeout,
+            Failure::Signal(signal) if *signal != SIGPIPE => Self::Interrupted,
+            Failure::Interrupted | Failure::Quit => Self::Interrupted,
+            Failure::Guest { .. } => Self::Panic,
+            Failure::Signal(_)
+            | Failure::Error(_)
+            | Failure::Host(_)
+            | Failure::NotFound(_)
+            | Failure::NotExecutable(_)
+            | Failure::Killed(_) => Self::Error,
         }
     }
 

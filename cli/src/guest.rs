@@ -7,8 +7,7 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use clap::Args;
 
-use super::record::RecordArgs;
-use super::run;
+use super::run::{self, RunConfig};
 use vbts_host::exit::Failure;
 use vbts_vmm::config::GuestConfig;
 
@@ -28,5 +27,8 @@ pub fn main(args: &GuestArgs) -> Result<u8, Failure> {
     let text = std::fs::read(&args.config).with_context(|| format!("Cannot read {path}"))?;
     let guest: GuestConfig = serde_json::from_slice(&text)
         .with_context(|| format!("{path} is not the configuration of a guest"))?;
-    run::run(&guest, &RecordArgs::default())
+    run::run(&RunConfig {
+        guest,
+        recording: None,
+    })
 }

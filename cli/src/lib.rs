@@ -2,14 +2,15 @@
 
 mod completions;
 mod file_uses;
+mod filters;
 mod guest;
 mod help;
+mod kernel_file;
 #[cfg(test)]
 mod manual;
 mod options;
 mod probe;
 mod progress;
-mod record;
 mod report;
 mod rescue;
 mod run;
@@ -78,16 +79,13 @@ struct ReadSymbolsArgs {
 /// Runs the command line `args`, the first of which is the program's name. Returns the exit status.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
     survive_file_size_limit();
-    let mut cli = match Cli::try_parse_from(args) {
+    let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(error) => {
             let _ = error.print();
             return parse_status(&error);
         }
     };
-    if let Command::Trace(args) = &mut cli.command {
-        args.redirect();
-    }
     conclude(run(&cli.command))
 }
 
@@ -95,10 +93,7 @@ fn run(command: &Command) -> Result<u8, Failure> {
     match command {
         Command::Probe(args) => probe::main(args),
         Command::Run(args) => run::main(args),
-        Command::Trace(args) => match args.report {
-            Some(what) => trace::report::main(args, what),
-            None => trace::main(args),
-        },
+        Command::Trace(args) => trace::main(args),
         Command::Report(args) => report::main(args),
         Command::Test(args) => test::main(args),
         Command::Setup(args) => setup::main(args),

@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use vbts_devices::Shared;
 
-use super::trace::end_of;
-use vbts_capture::Writer;
 use vbts_capture::terminal::Restorer;
+use vbts_capture::{RunEnd, Writer};
 use vbts_host::exit::{Failure, say};
 use vbts_host::{Alarm, Event};
 use vbts_vmm::console::Console;
@@ -29,8 +28,8 @@ pub fn failure(event: Event, limit: Option<Duration>) -> Failure {
 /// Finishes the trace of a run that failed so, as far as its thread has got it. It prints the
 /// summary if it `reports`.
 pub fn finish_trace(writer: &Writer, terminal: &Restorer, failure: &Failure, reports: bool) {
-    let (end, interrupted) = end_of(failure);
-    let (summary, error) = writer.finish(end, false, interrupted);
+    let end = RunEnd::of_failure(failure);
+    let (summary, error) = writer.finish(end, false, failure.is_interruption());
     terminal.restore();
     match (summary, error) {
         (Some(summary), None) if reports => say(&summary),

@@ -39,7 +39,7 @@ fn destination(stdout_use: StdoutUse) -> Destination {
     let (out, err) = (out.expect("a descriptor"), err.expect("a descriptor"));
     dup2_stdout(&null).expect("standard output");
     dup2_stderr(&null).expect("standard error");
-    let destination = Destination::new(TraceTo::Stdout, stdout_use);
+    let destination = Destination::new(&TraceTo::Stdout, stdout_use);
     dup2_stdout(&out).expect("standard output");
     dup2_stderr(&err).expect("standard error");
     destination.expect("/dev/null")

@@ -83,6 +83,25 @@ impl Failure {
         }
     }
 
+    /// Whether a signal, the user or a time limit has ended the run. Something that does not read
+    /// may be at the other end of the output then.
+    pub fn is_interruption(&self) -> bool {
+        match self {
+            Self::Timeout { .. }
+            | Self::WritingTimeout { .. }
+            | Self::ReportTimeout { .. }
+            | Self::Signal(_)
+            | Self::Interrupted
+            | Self::Quit => true,
+            Self::Error(_)
+            | Self::Host(_)
+            | Self::NotFound(_)
+            | Self::NotExecutable(_)
+            | Self::Guest { .. }
+            | Self::Killed(_) => false,
+        }
+    }
+
     /// The end of the guest's console, for failures that it can explain.
     fn console(&self) -> Option<&str> {
         match self {

@@ -58,19 +58,19 @@ fn is_source(directory: &Path) -> bool {
 }
 
 /// What the kernel is built for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Purpose<'a> {
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Purpose {
     /// The suite of the requests.
     Requests,
     /// KUnit. The build directory can have more options in `.kunitconfig`.
     Kunit,
     /// These targets of tools/testing/selftests.
-    Kselftest(&'a [String]),
+    Kselftest(Vec<String>),
 }
 
-impl Purpose<'_> {
+impl Purpose {
     /// The options that a kernel in `output` needs.
-    fn fragment(self, output: &Path) -> anyhow::Result<String> {
+    fn fragment(&self, output: &Path) -> anyhow::Result<String> {
         let mut text = MACHINE.to_owned();
         match self {
             Self::Requests => text.push_str(REQUESTS),
@@ -91,7 +91,7 @@ impl Purpose<'_> {
 
     /// The options that the kernel should have if its tree in `source` allows them: those of the
     /// targets. They are built in, because the guests load no modules.
-    fn wishes(self, source: &Path) -> anyhow::Result<String> {
+    fn wishes(&self, source: &Path) -> anyhow::Result<String> {
         let Self::Kselftest(targets) = self else {
             return Ok(String::new());
         };
@@ -120,7 +120,7 @@ impl Purpose<'_> {
     }
 
     /// What a kernel may lack that cannot have all options.
-    fn advice(self) -> &'static str {
+    fn advice(&self) -> &'static str {
         match self {
             Self::Requests => {
                 "vbts test needs the patches of guest-kernel/patches, and a configuration that \
@@ -139,7 +139,7 @@ impl Purpose<'_> {
 ///
 /// # Errors
 /// `source` is no kernel tree, or the tree cannot be configured or built.
-pub fn build(source: &Path, output: &Path, purpose: Purpose<'_>) -> anyhow::Result<TreeKernel> {
+pub fn build(source: &Path, output: &Path, purpose: &Purpose) -> anyhow::Result<TreeKernel> {
     ensure!(
         is_source(source),
         "--build: the working directory is no source tree of a kernel"
@@ -334,8 +334,8 @@ mod tests {
         write(&target, &["Makefile"]);
         std::fs::write(target.join("config"), "CONFIG_A=m\n# no\nCONFIG_B=y\n").unwrap();
         let wishes = |target: &str| {
-            let targets = [target.to_owned()];
-            Purpose::Kselftest(&targets).wishes(directory.path())
+            let targets = vec![target.to_owned()];
+            Purpose::Kselftest(targets).wishes(directory.path())
         };
         assert_eq!(wishes("timers").unwrap(), "CONFIG_A=y\nCONFIG_B=y\n");
         let error = wishes("timer").unwrap_err().to_string();

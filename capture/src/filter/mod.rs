@@ -20,6 +20,7 @@ mod window;
 
 use std::collections::HashMap;
 
+use thiserror::Error;
 use vbts_protocol::Scope;
 use vbts_trace::profile::modules::KERNEL_START;
 use vbts_trace::{Branch, Event, Status, maps};
@@ -41,7 +42,7 @@ const ONLY: u8 = 1;
 const SKIP: u8 = 2;
 
 /// What the user wants of a trace.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Filters {
     /// Where the trace begins.
     pub start: Option<Point>,
@@ -57,6 +58,15 @@ pub struct Filters {
     pub until_signal: Option<u32>,
     /// Of the branches that the others leave, only so many are kept: the last ones.
     pub last: Option<u64>,
+}
+
+/// A point that no branch of the trace can reach.
+#[derive(Debug, Error)]
+#[error("{option} {point}: {why}")]
+pub struct FilterError {
+    option: &'static str,
+    point: Point,
+    why: &'static str,
 }
 
 impl Filters {
@@ -76,6 +86,34 @@ impl Filters {
         let mut objects = self.only.iter().chain(&self.skip);
         self.points().into_iter().flatten().any(has_name)
             || objects.any(|object| object.function().is_some())
+    }
+
+    /// Refuses points that no branch of `scope` can show.
+    ///
+    /// # Errors
+    /// There is such a point.
+    pub fn check(&self, scope: Scope) -> Result<(), FilterError> {
+        for (option, point) in [("--start", &self.start), ("--stop", &self.stop)] {
+            let Some(point) = point else { continue };
+            let PointPlace::Address(address) = point.place else {
+                continue;
+            };
+            let why = match (address >> 63 != 0, scope) {
+                (true, Scope::User) => {
+                    "an address of the kernel, which --scope user does not record"
+                }
+                (false, Scope::Kernel) => {
+                    "an address of the program, which --scope kernel does not record"
+                }
+                _ => continue,
+            };
+            return Err(FilterError {
+                option,
+                point: point.clone(),
+                why,
+            });
+        }
+        Ok(())
     }
 
     fn points(&self) -> [Option<&Point>; 2] {

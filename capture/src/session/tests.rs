@@ -20,7 +20,7 @@ fn session(memory: GuestRam, file: &std::path::Path) -> Session {
         reports: true,
         format: Box::new(Json::new(vbts_vmm::accel::Accel::Soft, false)),
         symbols: symbols(),
-        destination: Destination::new(TraceTo::File(file), StdoutUse::Program).unwrap(),
+        destination: Destination::new(&TraceTo::File(file.into()), StdoutUse::Program).unwrap(),
         merge_limit: 1 << 20,
     };
     Session::start(memory, options, Positions::default(), &alarm).unwrap()

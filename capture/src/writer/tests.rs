@@ -24,7 +24,7 @@ fn writer(trace: &impl AsRawFd, limit: Option<Duration>) -> Writer {
 
 fn writer_of(format: Box<dyn Format>, trace: &impl AsRawFd, limit: Option<Duration>) -> Writer {
     let path = format!("/proc/self/fd/{}", trace.as_raw_fd());
-    let trace = TraceTo::File(path.as_ref());
+    let trace = TraceTo::File(path.into());
     let alarm = Arc::new(Alarm::new(Arc::default(), limit).unwrap());
     alarm.start_timer().unwrap();
     let options = Options {
@@ -34,7 +34,7 @@ fn writer_of(format: Box<dyn Format>, trace: &impl AsRawFd, limit: Option<Durati
         reports: true,
         format,
         symbols: symbols(),
-        destination: Destination::new(trace, StdoutUse::Program).unwrap(),
+        destination: Destination::new(&trace, StdoutUse::Program).unwrap(),
         merge_limit: 1 << 20,
     };
     let writer = Writer::start(options, alarm).unwrap();

@@ -15,6 +15,7 @@ use super::ReportArgs;
 use super::kernel::{Kernel, NO_KERNEL_NAMES};
 use crate::own_program;
 use vbts_analysis::{CodeFiles, MemoryCode};
+use vbts_capture::Filters;
 use vbts_capture::extract::{self, ExtractError};
 use vbts_host::exit::{Failure, say};
 use vbts_host::root::Root;
@@ -44,7 +45,7 @@ struct Filter {
 impl Filter {
     /// Opens what the filters of `args` need, if there are some.
     fn open(args: &ReportArgs) -> Result<Option<Self>, Failure> {
-        let filters = args.filters.filters();
+        let filters = Filters::from(&args.filters);
         if !filters.choose() && filters.last.is_none() {
             return Ok(None);
         }
@@ -74,9 +75,9 @@ impl Filter {
             kernel,
             to,
         } = self;
-        let (run, filters) = (reader.run(), args.filters.filters());
+        let (run, filters) = (reader.run(), Filters::from(&args.filters));
         let scope = extract::scope(&run.scope);
-        args.filters.check(scope)?;
+        filters.check(scope)?;
         symbols.set_directory(Path::new(&run.directory));
         if scope != Scope::User
             && filters.have_names()

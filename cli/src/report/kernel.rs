@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use vbts_trace::Run;
 
 use super::ReportArgs;
-use crate::trace::elf_file;
+use crate::kernel_file;
 use vbts_guest_files::arch::Arch;
 use vbts_guest_files::{self, Api};
 use vbts_host::exit::{Failure, say};
@@ -30,7 +30,7 @@ impl Kernel {
         let path = vbts_guest_files::kernel(args.kernel.as_deref(), Api::New, Arch::X86_64);
         Self {
             is_given: args.kernel.is_some(),
-            file: path.as_deref().ok().and_then(elf_file),
+            file: path.as_deref().ok().and_then(kernel_file::with_symbols),
             path,
         }
     }
@@ -45,7 +45,7 @@ impl Kernel {
         // It may be outside of what this process can open by now.
         let open = |path: &PathBuf| match &self.file {
             Some(file) if own.as_ref() == Some(path) => file.try_clone().ok(),
-            _ => elf_file(path),
+            _ => kernel_file::with_symbols(path),
         };
         let traced = run.kernel_build_id.as_deref();
         let is_traced = |file: &File| {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow};
 
-use super::TestArgs;
+use super::config::TestConfig;
 use vbts_guest_files::arch::Arch;
 use vbts_guest_files::{self, Api};
 use vbts_host::exit::{Failure, say};
@@ -12,10 +12,10 @@ use vbts_suite::Case;
 use vbts_suite::kernel_tree::{self, Purpose};
 use vbts_suite::source::Source;
 
-/// The kernels to test. One of `--build` is for `purpose`, the default one is of `arch`.
-pub fn kernels(args: &TestArgs, purpose: Purpose<'_>, arch: Arch) -> Result<Vec<PathBuf>, Failure> {
+/// The kernels to test. The default one is of `arch`.
+pub fn kernels(config: &TestConfig, arch: Arch) -> Result<Vec<PathBuf>, Failure> {
     let mut kernels = Vec::new();
-    for path in &args.kernel {
+    for path in &config.kernels {
         let kernel = vbts_guest_files::kernel(Some(path), Api::New, arch)?;
         if kernels.contains(&kernel) {
             return Err(anyhow!("--kernel {}: named twice", kernel.display()).into());
@@ -23,8 +23,8 @@ pub fn kernels(args: &TestArgs, purpose: Purpose<'_>, arch: Arch) -> Result<Vec<
         kernels.push(kernel);
     }
     let tree = Path::new(".");
-    if let Some(directory) = &args.build {
-        let built = kernel_tree::build(tree, directory, purpose)?;
+    if let Some(directory) = &config.build {
+        let built = kernel_tree::build(tree, directory, &config.purpose)?;
         say(format_args!(
             "built {} ({})",
             built.path.display(),
@@ -33,7 +33,7 @@ pub fn kernels(args: &TestArgs, purpose: Purpose<'_>, arch: Arch) -> Result<Vec<
         kernels.push(built.path);
     }
     if kernels.is_empty()
-        && args.api.is_none()
+        && config.api.is_none()
         && !vbts_guest_files::has_default_kernel_variable()
         && let Some(found) = kernel_tree::find(tree)?
     {
@@ -46,7 +46,7 @@ pub fn kernels(args: &TestArgs, purpose: Purpose<'_>, arch: Arch) -> Result<Vec<
     if kernels.is_empty() {
         kernels.push(vbts_guest_files::kernel(
             None,
-            args.api.unwrap_or(Api::New),
+            config.api.unwrap_or(Api::New),
             arch,
         )?);
     }
@@ -54,8 +54,11 @@ pub fn kernels(args: &TestArgs, purpose: Purpose<'_>, arch: Arch) -> Result<Vec<
 }
 
 /// Builds `targets` of the kernel's selftests.
-pub fn kselftests(args: &TestArgs, targets: &[String]) -> Result<Source, Failure> {
-    let output = args.build.as_deref().context("--kselftest needs --build")?;
+pub fn kselftests(config: &TestConfig, targets: &[String]) -> Result<Source, Failure> {
+    let output = config
+        .build
+        .as_deref()
+        .context("--kselftest needs --build")?;
     let (directory, names) = kernel_tree::install_selftests(Path::new("."), output, targets)?;
     say(format_args!(
         "installed {} tests in {}",
@@ -72,10 +75,10 @@ pub fn kselftests(args: &TestArgs, targets: &[String]) -> Result<Source, Failure
 pub fn of_api(
     cases: &[Case],
     api: Api,
-    args: &TestArgs,
+    config: &TestConfig,
     kernel: &Path,
 ) -> Result<Vec<Case>, Failure> {
-    if let Some(wanted) = args.api
+    if let Some(wanted) = config.api
         && wanted != api
     {
         return Err(anyhow!(
@@ -87,8 +90,8 @@ pub fn of_api(
     let of_api = cases.iter().filter(|case| case.api == api);
     let cases: Vec<Case> = of_api.cloned().collect();
     // In a matrix, other kernels have them.
-    if cases.is_empty() && args.matrix.is_none() {
-        let filter = args.filter.join(" ");
+    if cases.is_empty() && config.matrix.is_none() {
+        let filter = config.filter.join(" ");
         return Err(anyhow!(
             "--filter {filter}: no such case tests the API of {}, which is '{api}'",
             kernel.display()
@@ -99,9 +102,9 @@ pub fn of_api(
 }
 
 /// The failure of a test of a kernel that can run no case, with advice.
-pub fn nothing(args: &TestArgs, kernel: &Path, why: &str) -> Failure {
+pub fn nothing(config: &TestConfig, kernel: &Path, why: &str) -> Failure {
     let kernel = kernel.display();
-    if args.kunit {
+    if config.purpose == Purpose::Kunit {
         anyhow!(
             "{kernel}: no case was run, because this kernel has no KUnit: it needs CONFIG_KUNIT=y and \
              tests that are built in, such as CONFIG_LIST_KUNIT_TEST=y ({why})"
@@ -124,13 +127,13 @@ pub fn nothing(args: &TestArgs, kernel: &Path, why: &str) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test::tests::args;
+    use crate::test::options::tests::config;
 
     #[test]
     fn a_kernel_of_another_generation_is_refused() {
         let cases = vec![Case::of_the_kernel("a.b".into())];
         let of = |words: &[&str], api| {
-            of_api(&cases, api, &args(words), Path::new("vmlinux"))
+            of_api(&cases, api, &config(words), Path::new("vmlinux"))
                 .map_err(|failure| failure.to_string())
         };
         assert_eq!(of(&[], Api::New).unwrap().len(), 1);

@@ -8,10 +8,9 @@ use anyhow::{Context as _, anyhow};
 use rustix::fs::Mode;
 use vbts_protocol::{Bytes, Job, Leads, Limit, Resource, Share, Trace};
 
-use super::args::{TraceArgs, WaitArg};
-use super::epoch;
-use vbts_capture::Streams;
+use super::date;
 use vbts_capture::terminal::Terminal;
+use vbts_capture::{Streams, TraceConfig};
 use vbts_host::exit::Failure;
 use vbts_host::process_group;
 use vbts_host::root::Root;
@@ -119,7 +118,7 @@ fn leads(own: libc::pid_t, session: libc::pid_t, group: libc::pid_t) -> Leads {
     }
 }
 
-/// The job that runs the program of `args` in the directory `cwd` of the guest, with the
+/// The job that runs the program of `config` in the directory `cwd` of the guest, with the
 /// environment, user, groups, file mode creation mask and resource limits of `vbts`.
 ///
 /// It must be made before the servers of shares raise the limit of open files.
@@ -127,7 +126,7 @@ fn leads(own: libc::pid_t, session: libc::pid_t, group: libc::pid_t) -> Leads {
 /// # Errors
 /// `SOURCE_DATE_EPOCH` is not a date, or the terminal tells no settings.
 pub fn job(
-    args: &TraceArgs,
+    config: &TraceConfig,
     cwd: &Path,
     shares: Vec<Share>,
     streams: &Streams,
@@ -145,7 +144,7 @@ pub fn job(
         .transpose();
     let terminal = terminal.context("Cannot read the settings of the terminal")?;
     Ok(Job {
-        argv: args.program.iter().map(|arg| bytes(arg)).collect(),
+        argv: config.program.iter().map(|arg| bytes(arg)).collect(),
         envp: std::env::vars_os().map(entry).collect(),
         cwd: bytes(cwd.as_os_str()),
         uid: Some(rustix::process::geteuid().as_raw()),
@@ -161,26 +160,26 @@ pub fn job(
         ),
         terminal,
         trace: Some(Trace {
-            buffer_size: args.buffer.0,
-            sched: args.sched,
-            scope: args.scope.into(),
-            follow: args.followed().into(),
-            reported_signal: args.filters.until_signal,
+            buffer_size: config.buffer.0,
+            sched: config.sched,
+            scope: config.scope,
+            follow: config.follow,
+            reported_signal: config.filters.until_signal,
         }),
         shares,
         hostname: Some(Bytes(
             rustix::system::uname().nodename().to_bytes().to_vec(),
         )),
-        epoch: Some(epoch::date(args.epoch)?),
-        wait_all: args.wait == WaitArg::All,
+        epoch: Some(date::date(config.epoch)?),
+        wait_all: config.wait_all,
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::args::tests::args;
     use vbts_protocol::{Follow, Scope};
+    use vbts_vmm::memory::Size;
 
     #[test]
     fn shares_do_not_hide_what_the_guest_has() {
@@ -234,12 +233,15 @@ mod tests {
     }
 
     #[test]
-    fn the_job_follows_the_arguments() {
-        let trace_args = args(&[
-            "--buffer", "64K", "--sched", "--epoch", "7", "--", "ls", "-l",
-        ]);
+    fn the_job_follows_the_configuration() {
+        let config = TraceConfig {
+            buffer: Size(65536),
+            sched: true,
+            epoch: Some(7),
+            ..TraceConfig::new(["ls", "-l"])
+        };
         let streams = Streams::default();
-        let job = job(&trace_args, Path::new("/tmp"), Vec::new(), &streams).unwrap();
+        let job = job(&config, Path::new("/tmp"), Vec::new(), &streams).unwrap();
         assert_eq!(job.argv, [Bytes::from("ls"), Bytes::from("-l")]);
         assert_eq!(job.cwd, Bytes::from("/tmp"));
         assert_eq!((job.epoch, job.wait_all), (Some(7), true));
@@ -248,9 +250,13 @@ mod tests {
         assert_eq!((trace.scope, trace.follow), (Scope::User, Follow::All));
         assert!(job.envp.iter().all(|entry| entry.0.contains(&b'=')));
 
-        for (word, scope) in [("kernel", Scope::Kernel), ("all", Scope::All)] {
-            let trace_args = args(&["--scope", word, "--wait", "first", "--", "ls"]);
-            let job = self::job(&trace_args, Path::new("/"), Vec::new(), &streams).unwrap();
+        for scope in [Scope::Kernel, Scope::All] {
+            let config = TraceConfig {
+                scope,
+                wait_all: false,
+                ..TraceConfig::new(["ls"])
+            };
+            let job = self::job(&config, Path::new("/"), Vec::new(), &streams).unwrap();
             assert_eq!((job.trace.unwrap().scope, job.wait_all), (scope, false));
         }
     }

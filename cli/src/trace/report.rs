@@ -1,27 +1,24 @@
-//! `vbts trace --report`: traces a program, and answers a question from the trace.
+//! `vbts trace --report`: traces a program, and makes a report of the trace.
 //!
 //! A process that has run a guest can open no files any more. Another one therefore traces, and
-//! this one answers when that has ended.
+//! this one makes the report when that has ended.
 
-use std::ffi::OsString;
 use std::os::unix::fs::DirBuilderExt as _;
-use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
-use std::thread::Builder;
+use std::path::PathBuf;
+use std::thread::{Builder, JoinHandle};
 
 use anyhow::{Context as _, anyhow};
-use clap::Parser as _;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process, waitpid};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
-use signal_hook::iterator::Signals;
+use signal_hook::iterator::{Handle, Signals};
 
-use super::TraceArgs;
-use crate::options::name_of;
-use crate::own_program;
-use crate::report::{self, Kind, Opt};
-use crate::{Cli, Command as Cmd};
-use vbts_host::exit::{Failure, status};
+use super::{TraceArgs, run};
+use crate::report::{self, Kind, Opt, ReportArgs};
+use vbts_capture::destination::TraceTo;
+use vbts_capture::{TraceConfig, TraceFormat};
+use vbts_host::HeldSignals;
+use vbts_host::child::fork;
+use vbts_host::exit::{Failure, conclude, status};
 
 /// A directory that is removed at the end.
 struct Directory(PathBuf);
@@ -44,12 +41,13 @@ impl Drop for Directory {
     }
 }
 
-/// Traces the program, and answers `what`. The exit status is that of the program.
+/// Traces the program, and makes the report `kind` of the trace. The exit status is that of the
+/// program.
 ///
 /// # Errors
-/// The trace cannot be kept, or the answer fails.
-pub fn main(args: &TraceArgs, what: &Kind) -> Result<u8, Failure> {
-    match (what.options.contains(&Opt::Other), &args.against) {
+/// The trace cannot be kept, or the report fails.
+pub fn main(args: &TraceArgs, kind: &'static Kind) -> Result<u8, Failure> {
+    match (kind.options.contains(&Opt::Other), &args.against) {
         (true, None) => {
             let message = "--report diff: --against FILE names the trace to compare with";
             return Err(anyhow!(message).into());
@@ -59,113 +57,90 @@ pub fn main(args: &TraceArgs, what: &Kind) -> Result<u8, Failure> {
             return Err(anyhow!("--against: only --report diff compares two traces").into());
         }
     }
-    let common = common(args)?;
     let directory = Directory::create()?;
     let trace = directory.0.join("trace.btrace");
-    let code = run(&trace)?;
+    let config = TraceConfig {
+        format: TraceFormat::Btrace,
+        output: TraceTo::File(trace.clone()),
+        report_output: args.output.clone(),
+        ..args.config()
+    };
+    let code = run_in_child(&config)?;
     let is_kept = trace.try_exists();
     if !is_kept.with_context(|| format!("Cannot find {}", trace.display()))? {
         // The other process has said why.
         return Ok(code);
     }
-    let Cli { command, .. } = common.command_line(what, &trace)?;
-    let Cmd::Report(report_args) = command else {
-        return Err(anyhow!("--report: not a report").into());
+    let (file, other) = match &args.against {
+        Some(first) => (first.clone(), Some(trace)),
+        None => (trace, None),
     };
-    // An answer that is not there matters more than what the program says.
+    let report_args = ReportArgs {
+        other,
+        output: args.output.clone(),
+        root: config.root().into(),
+        kernel: config.kernel.clone(),
+        sandbox: config.machine.sandbox,
+        ..ReportArgs::new(kind, file)
+    };
+    // A report that is not there matters more than the program's status.
     match report::main(&report_args)? {
         0 => Ok(code),
         status => Ok(status),
     }
 }
 
-/// The options that the report has in common with the trace.
-struct Common {
-    words: Vec<OsString>,
-    /// The trace that comes first.
-    against: Option<PathBuf>,
-}
-
-impl Common {
-    fn command_line(self, what: &Kind, trace: &Path) -> anyhow::Result<Cli> {
-        let words = [OsString::from("vbts"), "report".into(), what.name.into()];
-        let words = words
-            .into_iter()
-            .chain(self.words)
-            .chain(["--".into()])
-            .chain(self.against.map(OsString::from))
-            .chain([trace.into()]);
-        Cli::try_parse_from(words).map_err(|error| anyhow!("--report: {error}"))
-    }
-}
-
-fn common(args: &TraceArgs) -> anyhow::Result<Common> {
-    let mut words: Vec<OsString> = Vec::new();
-    let mut add = |name: &str, value: Option<&Path>| {
-        if let Some(value) = value {
-            words.extend([name.into(), value.into()]);
-        }
+/// Runs `config` in a process of its own. Returns the exit status.
+fn run_in_child(config: &TraceConfig) -> anyhow::Result<u8> {
+    let held = HeldSignals::hold();
+    let child = fork().context("Cannot start a process for the trace")?;
+    let Some(child) = child else {
+        drop(held);
+        // Nothing of the process that has started this one is dropped here.
+        std::process::exit(conclude(run::run(config)).into());
     };
-    add("--output", args.output.as_deref());
-    add("--root", args.machine.root.as_deref());
-    add("--kernel", args.kernel.as_deref());
-    let sandbox = args.machine.config("").sandbox;
-    add("--sandbox", Some(Path::new(name_of(&sandbox))));
-    let against = args.against.clone();
-    Ok(Common { words, against })
-}
-
-/// Traces with the options of this process into `trace`. Returns the exit status.
-fn run(trace: &Path) -> anyhow::Result<u8> {
-    let mut words: Vec<OsString> = std::env::args_os().collect();
-    // `--log trace` is not the command.
-    let is_command = |at: &usize| {
-        words.get(*at).is_some_and(|word| word == "trace")
-            && words
-                .get(at.wrapping_sub(1))
-                .is_none_or(|word| word != "--log")
-    };
-    let at = (1..words.len())
-        .find(is_command)
-        .context("--report: no command")?;
-    words.splice(at + 1..at + 1, ["--keep-for-report".into(), trace.into()]);
-    let mut command = own_program();
-    if let Some((name, rest)) = words.split_first() {
-        command.arg0(name).args(rest);
-    }
-    command.stdin(Stdio::inherit());
-    let mut signals = Signals::new([SIGINT, SIGQUIT, SIGTERM, SIGHUP])?;
-    let mut child = command.spawn().context("Cannot start vbts")?;
-    let pid = pid(&child)?;
-    let handle = signals.handle();
-    let forwarder = Builder::new().name("signals".into()).spawn(move || {
-        for signal in &mut signals {
-            // A terminal sends the others to both processes.
-            if let (SIGTERM, Some(signal)) = (signal, Signal::from_named_raw(signal)) {
-                let _ = kill_process(pid, signal);
-            }
-        }
+    let status = forward_signals(child).and_then(|forwarder| {
+        drop(held);
+        let status = wait(child);
+        forwarder.end();
+        status
     });
-    let forwarder = match forwarder {
-        Ok(forwarder) => forwarder,
-        Err(error) => {
-            // It has just begun.
-            let _ = child.kill();
-            let _ = child.wait();
-            return Err(error).context("Cannot start a thread");
-        }
-    };
-    let status = wait(pid);
-    handle.close();
-    let _ = forwarder.join();
+    if status.is_err() {
+        // It may have ended.
+        let _ = kill_process(child, Signal::KILL);
+        let _ = waitpid(Some(child), WaitOptions::empty());
+    }
     status
 }
 
-fn pid(child: &Child) -> anyhow::Result<Pid> {
-    let number = i32::try_from(child.id()).ok();
-    number
-        .and_then(Pid::from_raw)
-        .context("a process without a number")
+/// A thread that passes SIGTERM on to the child.
+struct Forwarder {
+    signals: Handle,
+    thread: JoinHandle<()>,
+}
+
+impl Forwarder {
+    fn end(self) {
+        self.signals.close();
+        let _ = self.thread.join();
+    }
+}
+
+fn forward_signals(child: Pid) -> anyhow::Result<Forwarder> {
+    let mut signals = Signals::new([SIGINT, SIGQUIT, SIGTERM, SIGHUP])?;
+    let handle = signals.handle();
+    let thread = Builder::new().name("signals".into()).spawn(move || {
+        for signal in &mut signals {
+            // A terminal sends the others to both processes.
+            if let (SIGTERM, Some(signal)) = (signal, Signal::from_named_raw(signal)) {
+                let _ = kill_process(child, signal);
+            }
+        }
+    });
+    Ok(Forwarder {
+        signals: handle,
+        thread: thread.context("Cannot start a thread")?,
+    })
 }
 
 /// Waits for the process. If it stops, this one does, so that a shell notices.

@@ -69,7 +69,7 @@ impl Guest {
         };
         let mut launch = Launch::new(&config, false).map_err(|error| anyhow!("{error}"))?;
         let trace = directory.path().join("trace");
-        let destination = Destination::new(TraceTo::File(&trace), StdoutUse::Program)?;
+        let destination = Destination::new(&TraceTo::File(trace.clone()), StdoutUse::Program)?;
         let memory = launch.memory().clone();
         let options = Options {
             filters: vbts_capture::Filters::default(),

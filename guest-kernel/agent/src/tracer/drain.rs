@@ -20,7 +20,7 @@ const SWEEP_BYTES: u64 = 4 << 20;
 /// More such bytes for each task, so that many tasks do not make the sweeps dominate.
 const SWEEP_BYTES_PER_TASK: u64 = 128 << 10;
 /// Most such bytes. The host has memory for these and for what is in the buffers of all tasks
-/// (`merge_limit` in `cli/src/trace.rs`).
+/// (`merge_limit` in `capture/src/config.rs`).
 const MAX_SWEEP_BYTES: u64 = 48 << 20;
 
 /// Time in ns in which tasks must stop when the run ends.

@@ -1,15 +1,16 @@
-//! The options of `vbts run` that record the machine.
+//! Records the branches of the machine of `vbts run`.
 
 use std::io::{IsTerminal, stdout};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow};
-use clap::{Args, ValueEnum};
 use vbts_cpu::{LogScope, Probe, ProbeAction};
+use vbts_protocol::Scope;
 use vbts_trace::{Run, Streams, Summary};
 
-use super::own_program;
-use super::trace::{add_kernel, elf_file};
+use crate::kernel_file;
+use crate::options::name_of;
+use crate::own_program;
 use crate::progress::progress;
 use vbts_capture::machine::kernel::Kernel;
 use vbts_capture::machine::{Finisher, Options, Recording};
@@ -23,104 +24,36 @@ use vbts_vmm::accel::Accel;
 use vbts_vmm::config::GuestConfig;
 use vbts_vmm::launch::{KernelFiles, Launch};
 
-/// Which branches of the machine to record, by the privilege level that they lead to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
-pub enum RecordScope {
-    /// Those of programs, without the kernel's returns to them
-    User,
-    /// Those into and inside the kernel
-    Kernel,
-    /// All branches
-    #[default]
-    All,
+/// A recording of a machine's branches.
+#[derive(Debug, Clone)]
+pub struct RecordConfig {
+    /// The file that receives them.
+    pub file: PathBuf,
+    /// Privilege levels that the branches lead to.
+    pub scope: Scope,
+    /// Where the recording begins. `None` is at once.
+    pub from: Option<Point>,
+    /// Only the last branches are kept: so many.
+    pub last: Option<u64>,
 }
 
-impl RecordScope {
-    fn name(self) -> String {
-        let value = self.to_possible_value();
-        value.map_or_else(String::new, |value| value.get_name().into())
-    }
-}
-
-impl From<RecordScope> for LogScope {
-    fn from(scope: RecordScope) -> Self {
-        match scope {
-            RecordScope::User => Self::USER,
-            RecordScope::Kernel => Self::KERNEL,
-            RecordScope::All => Self::all(),
-        }
-    }
-}
-
-/// Options of a recording.
-#[derive(Debug, Clone, Default, Args)]
-pub struct RecordArgs {
-    /// Record every branch of the machine in FILE, for `vbts report`. --accel auto then is soft
-    #[arg(long, value_name = "FILE")]
-    pub record: Option<PathBuf>,
-    /// Which branches to record
-    #[arg(
-        long,
-        value_enum,
-        value_name = "SCOPE",
-        default_value_t,
-        requires = "record"
-    )]
-    pub record_scope: RecordScope,
-    /// Record from the first branch to POINT on, in the kernel FUNCTION, FUNCTION+0xOFFSET or
-    /// FILE:LINE, or 0xADDRESS; with #N at its end from the Nth branch on
-    #[arg(long, value_name = "POINT", requires = "record")]
-    pub record_from: Option<Point>,
-    /// Keep only the last N branches
-    #[arg(long, value_name = "N", requires = "record",
-          value_parser = clap::value_parser!(u64).range(1..))]
-    pub record_last: Option<u64>,
-}
-
-/// What a recording needs that cannot be opened once the process is restricted.
+/// The files and addresses of a recording, which cannot be opened once the process is restricted.
 #[derive(Debug)]
-pub struct Opened {
+pub struct Opened<'a> {
+    config: &'a RecordConfig,
     output: Output,
     /// The addresses at which it begins; none if it begins at once.
     starts: Vec<u64>,
     arch: Arch,
 }
 
-impl RecordArgs {
-    /// Opens the file, which keeps its contents until [`Self::start`], and finds where to begin in
-    /// `kernel`. The process that reads symbols is in a sandbox if `confined`.
-    ///
-    /// # Errors
-    /// The file cannot be created, or is a terminal; or the kernel has no such code.
-    pub fn open(
-        &self,
-        guest: &GuestConfig,
-        kernel: &KernelFiles,
-        confined: bool,
-    ) -> Result<Option<Opened>, Failure> {
-        let Some(path) = &self.record else {
-            return Ok(None);
-        };
-        let arch = vbts_guest_files::arch_of(&guest.kernel.image);
-        let starts = self.starts(guest, kernel, arch, confined)?;
-        let output = Recording::open(path)?;
-        if output.is_terminal() {
-            return Err(anyhow!("--record: a btrace file is not written to a terminal").into());
-        }
-        Ok(Some(Opened {
-            output,
-            starts,
-            arch,
-        }))
-    }
-
+impl Opened<'_> {
     /// Starts to record the machine of `launch`, which is to boot `kernel`.
     ///
     /// # Errors
     /// The file cannot be written.
     pub fn start(
-        &self,
-        opened: Opened,
+        self,
         guest: &GuestConfig,
         kernel: &KernelFiles,
         launch: &Launch,
@@ -132,16 +65,43 @@ impl RecordArgs {
             );
         }
         let options = Options {
-            output: opened.output,
-            run: self.run(guest, kernel, launch.accel()),
-            scope: self.record_scope.into(),
-            is_32_bit: opened.arch == Arch::I386,
-            probes: self.probes(kernel, &opened.starts),
-            last: self.record_last,
+            output: self.output,
+            run: self.config.run(guest, kernel, launch.accel()),
+            scope: log_scope(self.config.scope),
+            is_32_bit: self.arch == Arch::I386,
+            probes: self.config.probes(kernel, &self.starts),
+            last: self.config.last,
             // The guest's console is on standard output.
             progress: progress("{spinner} {elapsed} {msg}", !stdout().is_terminal()),
         };
         Recording::start(options, launch.alarm().clone())
+    }
+}
+
+impl RecordConfig {
+    /// Opens the file, which keeps its contents until [`Opened::start`], and finds where to begin
+    /// in `kernel`. The process that reads symbols is in a sandbox if `confined`.
+    ///
+    /// # Errors
+    /// The file cannot be created, or is a terminal; or the kernel has no such code.
+    pub fn open(
+        &self,
+        guest: &GuestConfig,
+        kernel: &KernelFiles,
+        confined: bool,
+    ) -> Result<Opened<'_>, Failure> {
+        let arch = vbts_guest_files::arch_of(&guest.kernel.image);
+        let starts = self.starts(guest, kernel, arch, confined)?;
+        let output = Recording::open(&self.file)?;
+        if output.is_terminal() {
+            return Err(anyhow!("--record: a btrace file is not written to a terminal").into());
+        }
+        Ok(Opened {
+            config: self,
+            output,
+            starts,
+            arch,
+        })
     }
 
     /// Where the recording begins, and where it notes tasks.
@@ -152,7 +112,7 @@ impl RecordArgs {
             tracing::info!("the kernel's file does not tell where it has the names of its tasks");
         }
         let mut probes: Vec<Probe> = task.into_iter().collect();
-        let nth = self.record_from.as_ref().map_or(1, |point| point.nth);
+        let nth = self.from.as_ref().map_or(1, |point| point.nth);
         probes.extend(starts.iter().map(|address| Probe {
             address: *address,
             action: ProbeAction::Start { nth },
@@ -168,7 +128,7 @@ impl RecordArgs {
         arch: Arch,
         confined: bool,
     ) -> Result<Vec<u64>, Failure> {
-        let Some(point) = &self.record_from else {
+        let Some(point) = &self.from else {
             return Ok(Vec::new());
         };
         if let PointPlace::Address(address) = point.place {
@@ -176,7 +136,10 @@ impl RecordArgs {
         }
         let refuse = |why: &str| Err(anyhow!("--record-from {point}: {why}").into());
         let image = &guest.kernel.image;
-        let (Some(known), Some(file)) = (Kernel::parse(kernel.image()), elf_file(image)) else {
+        let (Some(known), Some(file)) = (
+            Kernel::parse(kernel.image()),
+            kernel_file::with_symbols(image),
+        ) else {
             return refuse(
                 "the kernel's file has no symbols: an uncompressed vmlinux has them, and an \
                  address (0x…) needs none",
@@ -214,12 +177,12 @@ impl RecordArgs {
             writer: concat!("vbts ", env!("CARGO_PKG_VERSION")).into(),
             command: words.collect(),
             directory: directory.display().to_string(),
-            scope: self.record_scope.name(),
+            scope: name_of(&self.scope).into(),
             accel: accel.to_string(),
             streams: Streams::Processors,
             ..Run::default()
         };
-        add_kernel(&mut run, kernel);
+        kernel_file::identify(kernel, &mut run);
         let machine = &guest.machine;
         for (name, value) in [
             ("memory", machine.memory.0.into()),
@@ -251,8 +214,7 @@ impl RecordArgs {
         };
         let statistics = recording.finish(summary, kernel_code, interrupted)?;
         let (records, bytes) = (statistics.records, statistics.bytes);
-        let path = self.record.as_deref().unwrap_or(Path::new(""));
-        if let (Some(point), 0) = (&self.record_from, records) {
+        if let (Some(point), 0) = (&self.from, records) {
             say(format_args!(
                 "--record-from {point}: no branch has led there{}, so nothing was recorded",
                 if point.nth > 1 { " so often" } else { "" }
@@ -260,9 +222,17 @@ impl RecordArgs {
         }
         say(format_args!(
             "{records} branches recorded in {}: {bytes} bytes, {:.3} each",
-            path.display(),
+            self.file.display(),
             bytes as f64 / records.max(1) as f64
         ));
         Ok(())
+    }
+}
+
+fn log_scope(scope: Scope) -> LogScope {
+    match scope {
+        Scope::User => LogScope::USER,
+        Scope::Kernel => LogScope::KERNEL,
+        Scope::All => LogScope::all(),
     }
 }

@@ -1,84 +1,22 @@
-//! The arguments of `vbts trace`.
+//! The options of `vbts trace`.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use clap::{Args, ValueEnum};
+use clap::builder::TypedValueParser;
+use clap::{ArgAction, Args};
 use vbts_protocol::{Follow, Scope};
 
-use super::epoch;
-use super::filters::FilterArgs;
-use crate::options::{EXIT_STATUS, MachineArgs};
+use super::date;
+use crate::filters::FilterArgs;
+use crate::options::{EXIT_STATUS, MachineArgs, named, one_of, values};
 use crate::report::{Kind, kind};
-use vbts_capture::destination::{StdoutUse, TraceTo};
-use vbts_host::exit::Failure;
+use vbts_capture::config::DEFAULT_BUFFER;
+use vbts_capture::destination::TraceTo;
+use vbts_capture::{Filters, TraceConfig, TraceFormat};
+use vbts_vmm::config::trace_model;
 use vbts_vmm::memory::Size;
-
-/// Formats of a trace.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum TraceFormat {
-    /// For people: one line a branch, with functions and source lines
-    Text,
-    /// One JSON object a line
-    Json,
-    /// Records of 24 bytes, little-endian: from, to, flags
-    Raw,
-    /// Compressed, for `vbts report`
-    Btrace,
-}
-
-/// Which branches to record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum ScopeArg {
-    /// Branches of the program, without the kernel's returns to it
-    User,
-    /// Branches into and inside the kernel: system calls, faults, and interrupts while the program
-    /// runs
-    Kernel,
-    /// All branches
-    All,
-}
-
-impl From<ScopeArg> for Scope {
-    fn from(arg: ScopeArg) -> Self {
-        match arg {
-            ScopeArg::User => Self::User,
-            ScopeArg::Kernel => Self::Kernel,
-            ScopeArg::All => Self::All,
-        }
-    }
-}
-
-/// Which tasks to trace.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum FollowArg {
-    /// All processes and threads that the program starts
-    All,
-    /// The threads of the program's first process
-    Threads,
-    /// The first thread of the program only
-    None,
-}
-
-impl From<FollowArg> for Follow {
-    fn from(arg: FollowArg) -> Self {
-        match arg {
-            FollowArg::All => Self::All,
-            FollowArg::Threads => Self::Threads,
-            FollowArg::None => Self::None,
-        }
-    }
-}
-
-/// Which processes to wait for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum WaitArg {
-    /// All processes that the program has started
-    All,
-    /// The program's first process; its end ends the others
-    First,
-}
 
 /// Arguments of `vbts trace`.
 #[derive(Debug, Args)]
@@ -93,7 +31,7 @@ pub struct TraceArgs {
     /// Format of the trace (default: text; btrace if the name of the output ends with .btrace)
     #[arg(
         long,
-        value_enum,
+        value_parser = named::<TraceFormat>(),
         value_name = "FORMAT",
         help_heading = "Trace options"
     )]
@@ -121,40 +59,40 @@ pub struct TraceArgs {
         help_heading = "Trace options"
     )]
     pub against: Option<PathBuf>,
-    /// Where this process, which another vbts has started for `--report`, keeps the trace
-    #[arg(long, hide = true)]
-    pub keep_for_report: Option<PathBuf>,
-    /// The file that the answer is written to afterwards
-    #[arg(skip)]
-    pub report_output: Option<PathBuf>,
     /// Which processes and threads to trace (default: all; none for raw into one file, which has
     /// the records of one task)
-    #[arg(long, value_enum, value_name = "TASKS", help_heading = "Trace options")]
-    pub follow: Option<FollowArg>,
-    /// Whose end ends the run. The exit status is that of the first process
     #[arg(
         long,
-        value_enum,
+        value_parser = named::<Follow>(),
+        value_name = "TASKS",
+        help_heading = "Trace options"
+    )]
+    pub follow: Option<Follow>,
+    /// Whose end ends the run. The exit status is that of the first process
+    #[arg(
+        long = "wait",
+        action = ArgAction::Set,
+        value_parser = wait_all(),
         value_name = "PROCESSES",
         default_value = "all",
         help_heading = "Trace options"
     )]
-    pub wait: WaitArg,
+    pub wait_all: bool,
     /// Which branches to record
     #[arg(
         long,
-        value_enum,
+        value_parser = named::<Scope>(),
         default_value = "user",
         help_heading = "Trace options"
     )]
-    pub scope: ScopeArg,
+    pub scope: Scope,
     /// Size of the guest kernel's trace buffer of a task. The task waits while a full buffer is
     /// emptied. With the branches of the kernel, it moves the records inside a system call to a
     /// quarter of the guest's memory
     #[arg(
         long,
         value_name = "SIZE",
-        default_value = "4M",
+        default_value_t = DEFAULT_BUFFER,
         help_heading = "Trace options"
     )]
     pub buffer: Size,
@@ -170,7 +108,7 @@ pub struct TraceArgs {
         long,
         value_name = "TIME",
         allow_negative_numbers = true,
-        value_parser = epoch::parse,
+        value_parser = date::parse,
         help_heading = "Trace options"
     )]
     pub epoch: Option<i64>,
@@ -191,8 +129,35 @@ pub struct TraceArgs {
 }
 
 impl TraceArgs {
-    /// The format of the trace.
-    pub fn format(&self) -> TraceFormat {
+    /// The configuration of these options. With `--report`, another one replaces the output.
+    pub fn config(&self) -> TraceConfig {
+        let (format, output) = (self.format(), self.output());
+        let one_file = format == TraceFormat::Raw && !matches!(output, TraceTo::Directory(_));
+        let mut machine = self.machine.config(trace_model());
+        machine.root.get_or_insert_with(|| "/".into());
+        TraceConfig {
+            machine,
+            kernel: self.kernel.clone(),
+            program: self.program.clone(),
+            format,
+            output,
+            report_output: None,
+            scope: self.scope,
+            follow: self.follow.unwrap_or(match one_file {
+                true => Follow::None,
+                false => Follow::All,
+            }),
+            wait_all: self.wait_all,
+            buffer: self.buffer,
+            sched: self.sched,
+            filters: Filters::from(&self.filters),
+            epoch: self.epoch,
+            quiet: self.quiet,
+            stats: self.stats,
+        }
+    }
+
+    fn format(&self) -> TraceFormat {
         let output = self.output.as_deref();
         let by_name = match output.and_then(Path::extension) {
             Some(extension) if extension == "btrace" => TraceFormat::Btrace,
@@ -201,85 +166,48 @@ impl TraceArgs {
         self.format.unwrap_or(by_name)
     }
 
-    /// Where the trace goes.
-    pub fn trace_to(&self) -> TraceTo<'_> {
+    fn output(&self) -> TraceTo {
         match self.output.as_deref() {
             None => TraceTo::Stdout,
             Some(path) if path == "-" => TraceTo::Stdout,
             Some(path) if path.as_os_str().as_bytes().ends_with(b"/") || path.is_dir() => {
-                TraceTo::Directory(path)
+                TraceTo::Directory(path.into())
             }
-            Some(path) => TraceTo::File(path),
+            Some(path) => TraceTo::File(path.into()),
         }
     }
+}
 
-    /// What is written to standard output. Text is mixed there with the program's output. A format
-    /// for machines is alone there.
-    pub fn stdout_use(&self) -> StdoutUse {
-        match (self.trace_to(), self.format()) {
-            (TraceTo::File(_) | TraceTo::Directory(_), _) => StdoutUse::Program,
-            (TraceTo::Stdout, TraceFormat::Text) => StdoutUse::Both,
-            (TraceTo::Stdout, _) => StdoutUse::Trace,
-        }
+values! {
+    TraceFormat {
+        Text: "text", "For people: one line a branch, with functions and source lines";
+        Json: "json", "One JSON object a line";
+        Raw: "raw", "Records of 24 bytes, little-endian: from, to, flags";
+        Btrace: "btrace", "Compressed, for `vbts report`";
     }
+    Scope {
+        User: "user", "Branches of the program, without the kernel's returns to it";
+        Kernel: "kernel", "Branches into and inside the kernel: system calls, faults, and \
+            interrupts while the program runs";
+        All: "all", "All branches";
+    }
+    Follow {
+        All: "all", "All processes and threads that the program starts";
+        Threads: "threads", "The threads of the program's first process";
+        None: "none", "The first thread of the program only";
+    }
+}
 
-    /// Whether each task gets a file.
-    pub fn has_task_files(&self) -> bool {
-        matches!(self.trace_to(), TraceTo::Directory(_))
-    }
-
-    /// The tasks to trace.
-    pub fn followed(&self) -> FollowArg {
-        let one_file = self.format() == TraceFormat::Raw && !self.has_task_files();
-        let default = if one_file {
-            FollowArg::None
-        } else {
-            FollowArg::All
-        };
-        self.follow.unwrap_or(default)
-    }
-
-    /// Makes the trace of a process that was started for `--report` the only output.
-    pub fn redirect(&mut self) {
-        if let Some(trace) = self.keep_for_report.take() {
-            self.report_output = self.output.take();
-            self.output = Some(trace);
-            self.format = Some(TraceFormat::Btrace);
-            self.report = None;
-        }
-    }
-
-    /// Refuses options that make a trace impossible.
-    ///
-    /// # Errors
-    /// The buffer is too small, or the format cannot have what was asked for.
-    pub fn check(&self) -> Result<(), Failure> {
-        let raw = self.format() == TraceFormat::Raw;
-        if let TraceTo::Directory(directory) = self.trace_to()
-            && !raw
-        {
-            return Err(anyhow::anyhow!(
-                "--output {}: only --format raw can write to a directory",
-                directory.display()
-            )
-            .into());
-        }
-        if raw && !self.has_task_files() && self.followed() != FollowArg::None {
-            return Err(anyhow::anyhow!(
-                "--follow: a raw file has the records of one task; --output DIR/ writes a file \
-                 for each task, and --format json tells the tasks in one file"
-            )
-            .into());
-        }
-        self.filters.check(self.scope.into())?;
-        let record = vbts_protocol::RECORD_SIZE as u64;
-        if self.buffer.0 < record {
-            return Err(
-                anyhow::anyhow!("--buffer {}: a record takes {record} bytes", self.buffer).into(),
-            );
-        }
-        Ok(())
-    }
+/// The parser of `--wait`: whether the run ends with the last process.
+fn wait_all() -> impl TypedValueParser<Value = bool> {
+    one_of(vec![
+        (true, "all", "All processes that the program has started"),
+        (
+            false,
+            "first",
+            "The program's first process; its end ends the others",
+        ),
+    ])
 }
 
 #[cfg(test)]
@@ -305,7 +233,7 @@ pub(crate) mod tests {
             let args = args(words);
             assert!(args.sched);
             assert_eq!(args.program, ["ls", "--format", "x"]);
-            assert_eq!(args.format(), TraceFormat::Text);
+            assert_eq!(args.config().format, TraceFormat::Text);
         }
     }
 
@@ -334,40 +262,92 @@ pub(crate) mod tests {
     #[test]
     fn one_raw_file_has_one_task() {
         for (words, followed, ok) in [
-            (&["x"][..], FollowArg::All, true),
-            (&["--follow", "threads", "x"], FollowArg::Threads, true),
-            (&["--format", "raw", "x"], FollowArg::None, true),
+            (&["x"][..], Follow::All, true),
+            (&["--follow", "threads", "x"], Follow::Threads, true),
+            (&["--format", "raw", "x"], Follow::None, true),
             (
                 &["--format", "raw", "--follow", "none", "x"],
-                FollowArg::None,
+                Follow::None,
                 true,
             ),
             (
                 &["--format", "raw", "--follow", "all", "x"],
-                FollowArg::All,
+                Follow::All,
                 false,
             ),
             (
                 &["--format", "raw", "--output", "new/", "x"],
-                FollowArg::All,
+                Follow::All,
                 true,
             ),
             (
                 &["--format", "raw", "--output", "/tmp", "x"],
-                FollowArg::All,
+                Follow::All,
                 true,
             ),
-            (&["--output", "/tmp", "x"], FollowArg::All, false),
+            (&["--output", "/tmp", "x"], Follow::All, false),
         ] {
-            let args = args(words);
-            assert_eq!(args.followed(), followed, "{words:?}");
-            assert_eq!(args.check().is_ok(), ok, "{words:?}");
+            let config = args(words).config();
+            assert_eq!(config.follow, followed, "{words:?}");
+            assert_eq!(config.check().is_ok(), ok, "{words:?}");
         }
     }
 
     #[test]
-    fn a_buffer_holds_a_record() {
-        assert!(args(&["--buffer", "23", "x"]).check().is_err());
-        assert!(args(&["--buffer", "24", "x"]).check().is_ok());
+    fn no_option_gives_the_default_configuration() {
+        assert_eq!(args(&["ls", "/"]).config(), TraceConfig::new(["ls", "/"]));
+    }
+
+    #[test]
+    fn each_option_changes_its_part_of_the_configuration() {
+        let words = "--kernel k --format json --output f --follow threads --wait first \
+                     --scope all --buffer 64K --sched --last 5 --epoch 7 --quiet --stats x";
+        let words: Vec<&str> = words.split_whitespace().collect();
+        assert_eq!(
+            args(&words).config(),
+            TraceConfig {
+                kernel: Some("k".into()),
+                format: TraceFormat::Json,
+                output: TraceTo::File("f".into()),
+                follow: Follow::Threads,
+                wait_all: false,
+                scope: Scope::All,
+                buffer: Size(65536),
+                sched: true,
+                filters: Filters {
+                    last: Some(5),
+                    ..Filters::default()
+                },
+                epoch: Some(7),
+                quiet: true,
+                stats: true,
+                ..TraceConfig::new(["x"])
+            }
+        );
+    }
+
+    #[test]
+    fn the_output_tells_the_format() {
+        for (words, format, output) in [
+            (&["x"][..], TraceFormat::Text, TraceTo::Stdout),
+            (&["--output", "-", "x"], TraceFormat::Text, TraceTo::Stdout),
+            (
+                &["--output", "a.btrace", "x"],
+                TraceFormat::Btrace,
+                TraceTo::File("a.btrace".into()),
+            ),
+            (
+                &["--output", "a.btrace", "--format", "json", "x"],
+                TraceFormat::Json,
+                TraceTo::File("a.btrace".into()),
+            ),
+        ] {
+            let config = args(words).config();
+            assert_eq!(
+                (config.format, config.output),
+                (format, output),
+                "{words:?}"
+            );
+        }
     }
 }

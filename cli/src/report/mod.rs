@@ -26,8 +26,8 @@ use clap::Args;
 use vbts_trace::Reader;
 
 use super::file_uses::FileUses;
+use super::filters::FilterArgs;
 use super::options::{default_of, named, seconds};
-use super::trace::FilterArgs;
 pub use kinds::{Kind, Opt, kind};
 use vbts_host::exit::Failure;
 use vbts_vmm::config::SandboxMode;
@@ -139,7 +139,38 @@ pub fn main(args: &ReportArgs) -> Result<u8, Failure> {
     })
 }
 
+/// Default of `--timeout`.
+const TIMEOUT: Duration = Duration::from_secs(3600);
+
 impl ReportArgs {
+    /// The report `what` of the trace in `file`, without options.
+    pub fn new(what: &'static Kind, file: PathBuf) -> Self {
+        Self {
+            what,
+            file,
+            other: None,
+            task: None,
+            processor: None,
+            from: None,
+            to: None,
+            time: None,
+            filters: FilterArgs::default(),
+            sched: false,
+            output: None,
+            timeout: TIMEOUT,
+            sandbox: SandboxMode::default(),
+            root: "/".into(),
+            kernel: None,
+            limit: None,
+            source: Vec::new(),
+            function: None,
+            module: None,
+            steps: None,
+            least: None,
+            json: false,
+        }
+    }
+
     /// The numbers of the branches to show or to filter.
     ///
     /// # Errors
@@ -188,7 +219,23 @@ impl ReportArgs {
 mod tests {
     use clap::Parser as _;
 
+    use super::ReportArgs;
     use crate::{Cli, Command};
+
+    fn args(words: &[&str]) -> ReportArgs {
+        let words = ["vbts", "report"].iter().chain(words);
+        match Cli::try_parse_from(words).unwrap().command {
+            Command::Report(args) => args,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_report_without_options_has_the_defaults() {
+        let args = args(&["calls", "x"]);
+        let without = ReportArgs::new(args.what, "x".into());
+        assert_eq!(format!("{args:?}"), format!("{without:?}"));
+    }
 
     #[test]
     fn a_report_refuses_options_that_it_does_not_have() {
@@ -202,11 +249,10 @@ mod tests {
             (&["diff", "x", "y"], None),
             (&["tasks", "--processor", "1", "x"], Some("--processor")),
         ] {
-            let words = ["vbts", "report"].iter().chain(words);
-            let Command::Report(args) = Cli::try_parse_from(words).unwrap().command else {
-                panic!("no report");
-            };
-            let error = args.check_options().err().map(|error| error.to_string());
+            let error = args(words)
+                .check_options()
+                .err()
+                .map(|error| error.to_string());
             match refused {
                 None => assert_eq!(error, None),
                 Some(option) => assert!(error.unwrap().starts_with(option)),

@@ -1,4 +1,4 @@
-//! From the options to a guest that is ready to boot, and its run.
+//! The guest of a trace: what it needs of the host, and its run to the end.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -11,12 +11,12 @@ use rustix::fs::FileType;
 use vbts_devices::virtio::console::{Console, ConsolePort};
 use vbts_devices::virtio::mmio::MmioTransport;
 use vbts_devices::{Shared, lock, shared};
-use vbts_protocol::{Job, PORT_NAME};
+use vbts_protocol::{Job, PORT_NAME, Scope};
 
-use super::args::{ScopeArg, TraceArgs, TraceFormat};
 use super::format::format;
-use super::{elf_file, job};
+use super::job;
 use crate::file_uses::FileUses;
+use crate::kernel_file;
 use crate::own_program;
 use crate::progress::progress;
 use crate::rescue;
@@ -25,7 +25,9 @@ use vbts_capture::kernel_code::KernelText;
 use vbts_capture::program::{self, ProgramError};
 use vbts_capture::streams::Positions;
 use vbts_capture::terminal::Terminal;
-use vbts_capture::{AgentConnection, Destination, INDEX, Options, Session, Streams};
+use vbts_capture::{
+    AgentConnection, Destination, INDEX, Options, Session, Streams, TraceConfig, TraceFormat,
+};
 use vbts_guest_files::GuestFiles;
 use vbts_guest_files::arch::Arch;
 use vbts_host::descriptors::Inherited;
@@ -33,14 +35,14 @@ use vbts_host::exit::{Failure, say};
 use vbts_host::root::Root;
 use vbts_host::{Event, OutputError};
 use vbts_symbols::Symbolizer;
-use vbts_vmm::config::{Initrd, KernelConfig, trace_model};
+use vbts_vmm::config::{Initrd, KernelConfig};
 use vbts_vmm::launch::{KernelFiles, Launch, SharedWrites};
 use vbts_vmm::machine::{End, Machine};
 
 const STREAMS: &str = "Cannot hand the open files to the program";
 
 /// A guest that is ready to boot, and the session that traces its program.
-pub(super) struct Prepared {
+pub(super) struct TracedGuest {
     launch: Launch,
     kernel: KernelFiles,
     pub(super) session: Shared<Session>,
@@ -58,18 +60,18 @@ pub(super) struct Prepared {
     kernel_text: Option<KernelText>,
 }
 
-impl Prepared {
+impl TracedGuest {
     /// Finds the program and the files of the guest, opens the destination, and adds the devices.
     ///
     /// # Errors
     /// See [`Failure`].
-    pub(super) fn new(args: &TraceArgs, mut launch: Launch) -> Result<Self, Failure> {
-        args.check()?;
+    pub(super) fn new(config: &TraceConfig, mut launch: Launch) -> Result<Self, Failure> {
+        config.check()?;
         check_proc()?;
-        let root = open_root(args)?;
+        let root = open_root(config)?;
         let cwd = job::working_directory(&root)?;
-        let name = args.program.first().context("no program given")?;
-        let files = GuestFiles::find(args.kernel.as_deref(), launch.model());
+        let name = config.program.first().context("no program given")?;
+        let files = GuestFiles::find(config.kernel.as_deref(), launch.model());
         let arch = files.as_ref().map_or(Arch::X86_64, |files| files.arch);
         let search = std::env::var_os("PATH");
         let path = program::find(&root, &cwd, name, search.as_deref(), arch)
@@ -78,16 +80,15 @@ impl Prepared {
         tracing::info!(program = %path.display(), cwd = %cwd.display());
 
         let program = root.path().join(path.strip_prefix("/").unwrap_or(&path));
-        file_uses(args, &program, &files).check()?;
+        file_uses(config, &program, &files).check()?;
 
-        let readable = args.format() == TraceFormat::Text;
-        let mut streams = streams(args)?;
-        let trace_to = args.trace_to();
-        let mut destination = Destination::new(trace_to, args.stdout_use())?;
-        if let TraceTo::Directory(directory) = trace_to {
+        let readable = config.format == TraceFormat::Text;
+        let mut streams = streams(config)?;
+        let mut destination = Destination::new(&config.output, config.stdout_use())?;
+        if let TraceTo::Directory(directory) = &config.output {
             launch.create_files(directory);
         }
-        if args.format() == TraceFormat::Btrace && destination.trace_is_terminal() {
+        if config.format == TraceFormat::Btrace && destination.trace_is_terminal() {
             return Err(
                 anyhow!("a btrace file is not written to a terminal: use --output FILE").into(),
             );
@@ -95,17 +96,17 @@ impl Prepared {
         let terminal = streams.terminal.as_ref().map(Terminal::stream);
         destination.connect(std::mem::take(&mut streams.outputs), terminal);
         let shares = launch.shares()?;
-        let job = job::job(args, &cwd, job::guest_shares(&shares, &root)?, &streams)?;
+        let job = job::job(config, &cwd, job::guest_shares(&shares, &root)?, &streams)?;
         let mut symbols = Symbolizer::new(root, &cwd);
-        let filters = args.filters.filters();
-        if readable || !args.quiet || filters.have_names() {
+        let filters = config.filters.clone();
+        if readable || !config.quiet || filters.have_names() {
             let vbts = &mut own_program();
             let started = symbols.start_reader(vbts, launch.is_confined());
             started.context("Cannot start the process that reads symbols")?;
             launch.read_symbols();
-            if args.scope != ScopeArg::User {
-                let kernel = elf_file(&files.kernel);
-                name_kernel(&mut symbols, &files.kernel, kernel, args.quiet);
+            if config.scope != Scope::User {
+                let kernel = kernel_file::with_symbols(&files.kernel);
+                name_kernel(&mut symbols, &files.kernel, kernel, config.quiet);
             }
         }
         let kernel = KernelFiles::read(KernelConfig {
@@ -115,17 +116,17 @@ impl Prepared {
         })?;
         // All threads start after this, and all other files are open.
         launch.restrict_files()?;
-        let progress = progress_bar(args, &destination);
+        let progress = progress_bar(config, &destination);
         destination.keep_clear_of(progress.clone());
         let options = Options {
-            scope: args.scope.into(),
+            scope: config.scope,
             is_32_bit: arch == Arch::I386,
-            reports: !args.quiet,
-            format: format(args, launch.accel(), &cwd, &job, &kernel)?,
+            reports: !config.quiet,
+            format: format(config, launch.accel(), &cwd, &job, &kernel)?,
             symbols,
             filters,
             destination,
-            merge_limit: merge_limit(args),
+            merge_limit: config.merge_limit(),
         };
         options
             .destination
@@ -133,7 +134,7 @@ impl Prepared {
             .map_err(OutputError::into_failure)?;
         let positions = Positions::new(&streams.files).context(STREAMS)?;
         let memory = launch.memory().clone();
-        let is_kept = args.format() == TraceFormat::Btrace && args.scope != ScopeArg::User;
+        let is_kept = config.format == TraceFormat::Btrace && config.scope != Scope::User;
         let kernel_text = is_kept.then(|| KernelText::new(kernel.image(), &memory));
         if streams.terminal.is_some() {
             let watched = launch.alarm().watch_terminal();
@@ -161,7 +162,7 @@ impl Prepared {
             inputs: streams.inputs,
             terminal: streams.terminal,
             progress,
-            reports: !args.quiet,
+            reports: !config.quiet,
             kernel_text,
         })
     }
@@ -251,45 +252,30 @@ impl Prepared {
 }
 
 /// The files that the options name.
-fn file_uses(args: &TraceArgs, program: &Path, files: &GuestFiles) -> FileUses {
-    let mut uses = FileUses::of_machine(&args.machine.config(trace_model()));
+fn file_uses(config: &TraceConfig, program: &Path, files: &GuestFiles) -> FileUses {
+    let mut uses = FileUses::of_machine(&config.machine);
     uses.reads("the program", program);
     uses.reads("--kernel", &files.kernel);
     uses.reads("the agent", &files.agent);
-    match args.trace_to() {
+    match &config.output {
         TraceTo::Stdout => {}
         TraceTo::File(path) => uses.writes("--output", path),
         TraceTo::Directory(path) => uses.writes("--output", &path.join(INDEX)),
     }
-    if let Some(path) = &args.report_output {
+    if let Some(path) = &config.report_output {
         uses.writes("--output", path);
     }
     uses
 }
 
 /// What the program's descriptors become in the guest.
-fn streams(args: &TraceArgs) -> Result<Streams, Failure> {
+fn streams(config: &TraceConfig) -> Result<Streams, Failure> {
     let inherited = Inherited::all().context(STREAMS)?;
-    let streams = Streams::new(&inherited, args.stdout_use()).context(STREAMS)?;
+    let streams = Streams::new(&inherited, config.stdout_use()).context(STREAMS)?;
     for (fd, kind) in &streams.left_out {
         tracing::info!(fd, kind, "the program does not get this descriptor");
     }
     Ok(streams)
-}
-
-/// Memory in bytes for records that wait for older ones of other tasks: twice what the agent allows
-/// for the buffers of all tasks (`guest-kernel/agent/src/bts.rs`), and room for what is drained
-/// between two sweeps.
-fn merge_limit(args: &TraceArgs) -> usize {
-    const BETWEEN_SWEEPS: u64 = 64 << 20;
-    let memory = args.machine.memory.0;
-    // With the kernel's branches, a virtual buffer can have half of the guest's memory.
-    let virtual_buffer = match args.scope {
-        ScopeArg::User => 0,
-        ScopeArg::Kernel | ScopeArg::All => memory / 2,
-    };
-    let limit = memory / 4 + args.buffer.0 + virtual_buffer + BETWEEN_SWEEPS;
-    usize::try_from(limit).unwrap_or(usize::MAX)
 }
 
 /// Checks that this process has `/proc`, through which files are opened by their descriptors.
@@ -308,15 +294,15 @@ fn check_proc() -> Result<(), Failure> {
 }
 
 /// Opens the directory that is the guest's root.
-fn open_root(args: &TraceArgs) -> Result<Root, Failure> {
-    let directory = args.machine.root.as_deref().unwrap_or(Path::new("/"));
+fn open_root(config: &TraceConfig) -> Result<Root, Failure> {
+    let directory = config.root();
     Ok(Root::open(directory)
         .with_context(|| format!("--root: cannot open {}", directory.display()))?)
 }
 
 /// Progress on standard error, if that is a terminal and nothing else is known to draw there: not
 /// the trace, nor the program, nor the program at the other end of a pipe.
-fn progress_bar(args: &TraceArgs, destination: &Destination) -> ProgressBar {
+fn progress_bar(config: &TraceConfig, destination: &Destination) -> ProgressBar {
     let stdout = rustix::fs::fstat(rustix::stdio::stdout());
     let is_piped = stdout.is_ok_and(|stat| {
         let kind = FileType::from_raw_mode(stat.st_mode);
@@ -325,7 +311,7 @@ fn progress_bar(args: &TraceArgs, destination: &Destination) -> ProgressBar {
     let drawn = is_piped || io::stdout().is_terminal() || destination.trace_is_terminal();
     progress(
         "{spinner} {elapsed} {human_pos} records",
-        !args.quiet && !drawn,
+        !config.quiet && !drawn,
     )
 }
 

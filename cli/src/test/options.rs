@@ -1,15 +1,21 @@
 //! The options of `vbts test`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
 
+use super::config::{MergeConfig, ReportConfig, TestConfig};
 use crate::options::{self, MachineArgs, named, values};
 use vbts_guest_files::Api;
 use vbts_suite::kcidb::BuildId;
+use vbts_suite::kernel_tree::Purpose;
 use vbts_suite::report::ReportFormat;
 use vbts_suite::shard::Shard;
+use vbts_vmm::config::DEFAULT_MODEL;
+
+/// File of the console without `--console`.
+const CONSOLE: &str = "vbts-test-console.log";
 
 const AFTER_HELP: &str = "\
 The console of all guests is kept in vbts-test-console.log, beside --output or in the working
@@ -142,6 +148,59 @@ pub struct TestArgs {
     pub append: String,
 }
 
+impl TestArgs {
+    /// The configuration of these options, without `--merge`.
+    pub fn config(&self) -> TestConfig {
+        let purpose = if self.kunit {
+            Purpose::Kunit
+        } else if self.kselftest.is_empty() {
+            Purpose::Requests
+        } else {
+            Purpose::Kselftest(self.kselftest.clone())
+        };
+        TestConfig {
+            machine: self.machine.config(DEFAULT_MODEL),
+            purpose,
+            kernels: self.kernel.clone(),
+            build: self.build.clone(),
+            matrix: self.matrix.clone(),
+            append: self.append.clone(),
+            api: self.api,
+            filter: self.filter.clone(),
+            shard: self.shard,
+            list: self.list,
+            case_limit: self.case_timeout,
+            retries: self.retries,
+            console: self.console(),
+            report: self.report(),
+        }
+    }
+
+    /// The configuration of `--merge`, if that is given.
+    pub fn merge(&self) -> Option<MergeConfig> {
+        (!self.merge.is_empty()).then(|| MergeConfig {
+            reports: self.merge.clone(),
+            report: self.report(),
+        })
+    }
+
+    fn report(&self) -> ReportConfig {
+        ReportConfig {
+            format: self.report,
+            file: self.output.clone().filter(|path| path != Path::new("-")),
+            build: self.kcidb_build.clone(),
+        }
+    }
+
+    fn console(&self) -> PathBuf {
+        match (&self.machine.console, &self.output) {
+            (Some(console), _) => console.clone(),
+            (None, Some(output)) => output.with_file_name(CONSOLE),
+            (None, None) => CONSOLE.into(),
+        }
+    }
+}
+
 values! {
     Api {
         New: "new", "`PTRACE_BTS_CONFIG`, `_STATUS`, `_SIZE`, `_GET`, `_CLEAR`, `_DRAIN`";
@@ -153,5 +212,37 @@ values! {
         Ktap: "ktap", "Kernel Test Anything Protocol, with a subtest for each group";
         Junit: "junit", "JUnit's XML, which continuous integration systems read";
         Kcidb: "kcidb", "JSON for KCIDB, KernelCI's database of results";
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use clap::Parser;
+
+    fn args(words: &[&str]) -> TestArgs {
+        let words = ["vbts", "test"].iter().chain(words);
+        match crate::Cli::try_parse_from(words).unwrap().command {
+            crate::Command::Test(args) => args,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The configuration of a command line.
+    pub fn config(words: &[&str]) -> TestConfig {
+        args(words).config()
+    }
+
+    #[test]
+    fn the_console_is_always_kept() {
+        for (words, path) in [
+            (&[][..], "vbts-test-console.log"),
+            (&["--output", "r.xml"], "vbts-test-console.log"),
+            (&["--output", "-"], "vbts-test-console.log"),
+            (&["--output", "out/r.xml"], "out/vbts-test-console.log"),
+            (&["--output", "out/r.xml", "--console", "c"], "c"),
+        ] {
+            assert_eq!(args(words).config().console, Path::new(path), "{words:?}");
+        }
     }
 }

@@ -1,22 +1,31 @@
 //! `vbts test`: runs the regression suite of the ptrace BTS requests in guests, or the kernel's own
 //! tests.
+//!
+//! | module | contents |
+//! |---|---|
+//! | `options` | the options, and the configuration that they make |
+//! | `config` | the configuration |
+//! | `kernels`, `targets` | the kernels, and the machines in which they are tested |
+//! | `merge` | `--merge`: a report of several reports |
 
-mod args;
+mod config;
 mod kernels;
 mod merge;
+mod options;
 mod targets;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
 use super::file_uses::FileUses;
-use super::options;
+use super::options::start_logging;
 use super::rescue;
-pub use args::TestArgs;
+use config::TestConfig;
 use kernels::{kernels, kselftests, nothing, of_api};
+pub use options::TestArgs;
 use targets::Target;
 use vbts_guest_files::arch::Arch;
 use vbts_host::exit::{Failure, say};
@@ -29,54 +38,57 @@ use vbts_suite::run::{Offer, Runner};
 use vbts_suite::source::Source;
 use vbts_vmm::accel;
 use vbts_vmm::boot;
-use vbts_vmm::config::{DEFAULT_MODEL, MachineConfig};
-
-/// File of the console without `--console`.
-const CONSOLE: &str = "vbts-test-console.log";
+use vbts_vmm::config::MachineConfig;
 
 /// Runs the command.
 ///
 /// # Errors
 /// See [`Failure`].
 pub fn main(args: &TestArgs) -> Result<u8, Failure> {
-    if !args.merge.is_empty() {
-        return merge::main(args);
+    match args.merge() {
+        Some(config) => merge::merge(&config),
+        None => test(&args.config()),
     }
+}
+
+/// Runs the cases of `config`. Returns the exit status.
+///
+/// # Errors
+/// See [`Failure`].
+fn test(config: &TestConfig) -> Result<u8, Failure> {
     let began = Instant::now();
-    let mut machine = args.machine.config(DEFAULT_MODEL);
-    options::start_logging(machine.log);
+    let mut machine = config.machine.clone();
+    start_logging(machine.log);
     let (_, choice) = accel::resolve(&machine)?;
-    let log_path = console_path(args);
     let mut uses = FileUses::default();
-    let purpose = purpose(args);
     let mut cases = Vec::new();
-    if purpose == Purpose::Requests {
+    if config.purpose == Purpose::Requests {
         let program = vbts_guest_files::suite(arch(&machine))?;
-        cases = vbts_suite::select(vbts_suite::list(&program)?, &args.filter)?;
-        if args.list {
+        cases = vbts_suite::select(vbts_suite::list(&program)?, &config.filter)?;
+        if config.list {
             let is_run = |case: &&Case| {
-                args.api.is_none_or(|api| case.api == api) && is_in_shard(args, case)
+                config.api.is_none_or(|api| case.api == api) && config.is_in_shard(case)
             };
             return list(cases.iter().filter(is_run));
         }
     }
-    let mut targets = targets(args, purpose, &machine)?;
-    let source = match purpose {
+    let mut targets = targets(config, &machine)?;
+    let source = match &config.purpose {
         Purpose::Requests => Source::Requests,
         Purpose::Kunit => Source::Kunit,
         Purpose::Kselftest(targets) => {
             machine.root.get_or_insert_with(|| "/".into());
-            kselftests(args, targets)?
+            kselftests(config, targets)?
         }
     };
     for target in &targets {
         uses.reads("--kernel", &target.kernel);
     }
-    if purpose != Purpose::Kunit {
+    if config.purpose != Purpose::Kunit {
         read_programs(&mut targets, &mut uses)?;
     }
-    uses.writes("--console", &log_path);
-    if let Some(path) = report_path(args) {
+    uses.writes("--console", &config.console);
+    if let Some(path) = config.report.path() {
         uses.writes("--output", path);
     }
     uses.check()?;
@@ -90,12 +102,12 @@ pub fn main(args: &TestArgs) -> Result<u8, Failure> {
         },
         kernel: PathBuf::new(),
         program: Arc::default(),
-        append: args.append.clone(),
-        limit: args.case_timeout,
+        append: config.append.clone(),
+        limit: config.case_limit,
     };
-    let alarm = Arc::new(Alarm::new(Arc::default(), args.machine.timeout)?);
+    let alarm = Arc::new(Alarm::new(Arc::default(), config.machine.time_limit)?);
     alarm.start_timer()?;
-    let limit = args.machine.timeout;
+    let limit = config.machine.time_limit;
     // The guests end with this process.
     alarm.set_rescue(
         Box::new(move |event| {
@@ -103,16 +115,23 @@ pub fn main(args: &TestArgs) -> Result<u8, Failure> {
         }),
         rescue::give_up,
     );
-    let log = Output::create(&log_path)
+    let log = Output::create(&config.console)
         .context("--console")?
         .interruptible(alarm.clone());
-    let mut runner = Runner::new(source, settings.clone(), alarm.clone(), log, args.retries);
-    if args.list {
-        return list_of_kernels(args, &targets, &settings, &mut runner);
+    let mut runner = Runner::new(source, settings.clone(), alarm.clone(), log, config.retries);
+    if config.list {
+        return list_of_kernels(config, &targets, &settings, &mut runner);
     }
-    let mut reports = reports(args, &alarm)?;
+    let mut reports = reports(config, &alarm)?;
 
-    let outcome = run(args, &targets, &settings, &cases, &mut runner, &mut reports);
+    let outcome = run(
+        config,
+        &targets,
+        &settings,
+        &cases,
+        &mut runner,
+        &mut reports,
+    );
     alarm.end_run();
     let bad = match &outcome {
         Ok(event) => {
@@ -122,7 +141,7 @@ pub fn main(args: &TestArgs) -> Result<u8, Failure> {
         Err(_) => true,
     };
     if bad {
-        say(format_args!("console log: {}", log_path.display()));
+        say(format_args!("console log: {}", config.console.display()));
     }
     match outcome? {
         Some(event) => Err(runner.failure_of(event)),
@@ -130,28 +149,13 @@ pub fn main(args: &TestArgs) -> Result<u8, Failure> {
     }
 }
 
-/// What to run.
-fn purpose(args: &TestArgs) -> Purpose<'_> {
-    if args.kunit {
-        Purpose::Kunit
-    } else if args.kselftest.is_empty() {
-        Purpose::Requests
-    } else {
-        Purpose::Kselftest(&args.kselftest)
-    }
-}
-
 /// The targets of the options, whose machine is `machine`.
-fn targets(
-    args: &TestArgs,
-    purpose: Purpose<'_>,
-    machine: &MachineConfig,
-) -> Result<Vec<Target>, Failure> {
-    if let Some(path) = &args.matrix {
+fn targets(config: &TestConfig, machine: &MachineConfig) -> Result<Vec<Target>, Failure> {
+    if let Some(path) = &config.matrix {
         return Ok(targets::of_matrix(path, machine).context("--matrix")?);
     }
-    let kernels = kernels(args, purpose, arch(machine))?.into_iter();
-    let target = |kernel| Target::of_kernel(kernel, machine, &args.append);
+    let kernels = kernels(config, arch(machine))?.into_iter();
+    let target = |kernel| Target::of_kernel(kernel, machine, &config.append);
     Ok(kernels.map(target).collect())
 }
 
@@ -180,7 +184,7 @@ fn read_programs(targets: &mut [Target], uses: &mut FileUses) -> Result<(), Fail
 /// Runs those of `cases` that test a kernel's generation of the API, on each of `targets`. Returns
 /// the event that has ended the run early.
 fn run(
-    args: &TestArgs,
+    config: &TestConfig,
     targets: &[Target],
     settings: &Settings,
     cases: &[Case],
@@ -198,16 +202,18 @@ fn run(
         }
         runner.select(target.settings(settings))?;
         match runner.probe()? {
-            Offer::Api(api) => tested.push((target, of_api(cases, api, args, kernel)?)),
-            Offer::Cases(cases) => tested.push((target, vbts_suite::select(cases, &args.filter)?)),
+            Offer::Api(api) => tested.push((target, of_api(cases, api, config, kernel)?)),
+            Offer::Cases(cases) => {
+                tested.push((target, vbts_suite::select(cases, &config.filter)?))
+            }
             Offer::Nothing(why) => {
                 reports.skip_all(&why)?;
-                return Err(nothing(args, kernel, &why));
+                return Err(nothing(config, kernel, &why));
             }
         }
     }
     for (_, cases) in &mut tested {
-        cases.retain(|case| is_in_shard(args, case));
+        cases.retain(|case| config.is_in_shard(case));
     }
     let groups = tested
         .iter()
@@ -218,17 +224,12 @@ fn run(
         if tested.len() > 1 {
             runner.select(target.settings(settings))?;
             // A case can need several processors, so machines are not compared.
-            reports.target(&target.title, args.matrix.is_none());
+            reports.target(&target.title, config.matrix.is_none());
         }
         event = runner.run(cases, event, reports)?;
     }
     reports.end()?;
     Ok(event)
-}
-
-/// Whether the case belongs to the part of `--shard`.
-fn is_in_shard(args: &TestArgs, case: &Case) -> bool {
-    args.shard.is_none_or(|shard| shard.has(&case.name))
 }
 
 fn list<'a>(cases: impl Iterator<Item = &'a Case>) -> Result<u8, Failure> {
@@ -238,7 +239,7 @@ fn list<'a>(cases: impl Iterator<Item = &'a Case>) -> Result<u8, Failure> {
 
 /// Lists the cases that the kernels have themselves, each once.
 fn list_of_kernels(
-    args: &TestArgs,
+    config: &TestConfig,
     targets: &[Target],
     settings: &Settings,
     runner: &mut Runner,
@@ -252,44 +253,26 @@ fn list_of_kernels(
                 all.extend(new.collect::<Vec<_>>());
             }
             Offer::Api(_) => {}
-            Offer::Nothing(why) => return Err(nothing(args, &target.kernel, &why)),
+            Offer::Nothing(why) => return Err(nothing(config, &target.kernel, &why)),
         }
     }
-    let selected = vbts_suite::select(all, &args.filter)?;
-    list(selected.iter().filter(|case| is_in_shard(args, case)))
+    let selected = vbts_suite::select(all, &config.filter)?;
+    list(selected.iter().filter(|case| config.is_in_shard(case)))
 }
 
-fn console_path(args: &TestArgs) -> PathBuf {
-    match (&args.machine.console, &args.output) {
-        (Some(console), _) => console.clone(),
-        (None, Some(output)) => output.with_file_name(CONSOLE),
-        (None, None) => CONSOLE.into(),
-    }
-}
-
-/// The file of `--output`; `None` if that is standard output.
-fn report_path(args: &TestArgs) -> Option<&Path> {
-    let output = args.output.as_deref();
-    output.filter(|path| *path != Path::new("-"))
-}
-
-fn reports(args: &TestArgs, alarm: &Arc<Alarm>) -> Result<Reports, Failure> {
+fn reports(config: &TestConfig, alarm: &Arc<Alarm>) -> Result<Reports, Failure> {
     let stdout = Output::stdout()?.interruptible(alarm.clone());
-    let format = args.report.unwrap_or(ReportFormat::Ktap);
-    let outputs = match report_path(args) {
+    let format = config.report.format.unwrap_or(ReportFormat::Ktap);
+    let outputs = match config.report.open()? {
         None => vec![(stdout, format)],
-        Some(path) => {
-            let file = Output::open(path).context("--output")?;
-            file.truncate().context("--output")?;
-            vec![
-                (stdout, ReportFormat::Ktap),
-                (file.interruptible(alarm.clone()), format),
-            ]
-        }
+        Some(file) => vec![
+            (stdout, ReportFormat::Ktap),
+            (file.interruptible(alarm.clone()), format),
+        ],
     };
     let subject = Subject {
-        shard: args.shard,
-        build: args.kcidb_build.clone(),
+        shard: config.shard,
+        build: config.report.build.clone(),
     };
     Ok(Reports::new(outputs, subject))
 }
@@ -319,32 +302,4 @@ fn summarise(reports: &Reports, took: Duration, accel: &str) {
         reports.counts(),
         took.as_secs_f64()
     ));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use clap::Parser;
-
-    /// The arguments of a command line.
-    pub fn args(words: &[&str]) -> TestArgs {
-        let words = ["vbts", "test"].iter().chain(words);
-        match crate::Cli::try_parse_from(words).unwrap().command {
-            crate::Command::Test(args) => args,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[test]
-    fn the_console_is_always_kept() {
-        for (words, path) in [
-            (&[][..], "vbts-test-console.log"),
-            (&["--output", "r.xml"], "vbts-test-console.log"),
-            (&["--output", "-"], "vbts-test-console.log"),
-            (&["--output", "out/r.xml"], "out/vbts-test-console.log"),
-            (&["--output", "out/r.xml", "--console", "c"], "c"),
-        ] {
-            assert_eq!(console_path(&args(words)), Path::new(path), "{words:?}");
-        }
-    }
 }

@@ -1,11 +1,9 @@
 //! The options that choose branches of a trace.
 
-use anyhow::anyhow;
 use clap::Args;
-use vbts_protocol::Scope;
 
-use vbts_capture::{Filters, Object, Point, PointPlace};
-use vbts_host::exit::{Failure, signal_name};
+use vbts_capture::{Filters, Object, Point};
+use vbts_host::exit::signal_name;
 
 /// Number of signals of Linux.
 const SIGNALS: i32 = 64;
@@ -40,43 +38,18 @@ pub struct FilterArgs {
     pub last: Option<u64>,
 }
 
-impl FilterArgs {
-    /// What they choose.
-    pub fn filters(&self) -> Filters {
-        Filters {
-            start: self.start.clone(),
-            stop: self.stop.clone(),
-            only: self.only.clone(),
-            skip: self.skip.clone(),
-            max_records: self.max_records,
-            until_signal: self.until_signal,
-            last: self.last,
+impl From<&FilterArgs> for Filters {
+    fn from(args: &FilterArgs) -> Self {
+        let args = args.clone();
+        Self {
+            start: args.start,
+            stop: args.stop,
+            only: args.only,
+            skip: args.skip,
+            max_records: args.max_records,
+            until_signal: args.until_signal,
+            last: args.last,
         }
-    }
-
-    /// Refuses points that no branch of `scope` can show.
-    ///
-    /// # Errors
-    /// There is such a point.
-    pub fn check(&self, scope: Scope) -> Result<(), Failure> {
-        let points = [("--start", &self.start), ("--stop", &self.stop)];
-        for (option, point) in points {
-            let Some(point) = point else { continue };
-            let PointPlace::Address(address) = point.place else {
-                continue;
-            };
-            let why = match (address >> 63 != 0, scope) {
-                (true, Scope::User) => {
-                    "an address of the kernel, which --scope user does not record"
-                }
-                (false, Scope::Kernel) => {
-                    "an address of the program, which --scope kernel does not record"
-                }
-                _ => continue,
-            };
-            return Err(anyhow!("{option} {point}: {why}").into());
-        }
-        Ok(())
     }
 }
 

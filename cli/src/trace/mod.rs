@@ -1,0 +1,33 @@
+//! `vbts trace`: runs a program of the host in a guest and prints every branch that it takes.
+//!
+//! | module | contents |
+//! |---|---|
+//! | `options` | the options, and the configuration that they make |
+//! | `run` | the run of a configuration, and what it prints at its end |
+//! | `guest` | the guest of the run: its files, its job and the session that traces it |
+//! | `job` | what the agent in the guest executes |
+//! | `date` | the date at which the guest boots |
+//! | `format` | the format, and the facts about the run in a kept trace |
+//! | `report` | `--report`: a run and a report of it |
+
+mod date;
+mod format;
+mod guest;
+mod job;
+mod options;
+mod report;
+mod run;
+
+pub use options::TraceArgs;
+use vbts_host::exit::Failure;
+
+/// Runs the command.
+///
+/// # Errors
+/// See [`Failure`].
+pub fn main(args: &TraceArgs) -> Result<u8, Failure> {
+    match args.report {
+        Some(kind) => report::main(args, kind),
+        None => run::run(&args.config()),
+    }
+}

@@ -1,0 +1,113 @@
+//! The run of a trace, and what it prints at its end.
+
+use std::ffi::OsStr;
+use std::time::{Duration, Instant};
+
+use vbts_devices::lock;
+use vbts_protocol::{ExitStatus, Scope};
+
+use super::guest::TracedGuest;
+use crate::{options, stats};
+use vbts_capture::destination::StdoutUse;
+use vbts_capture::{Notes, RunEnd, SessionError, Summary, TraceConfig};
+use vbts_host::exit::{Failure, say, signal_name, status};
+use vbts_vmm::launch::Launch;
+
+/// Traces the program of `config`. Returns its exit status.
+///
+/// # Errors
+/// See [`Failure`].
+pub fn run(config: &TraceConfig) -> Result<u8, Failure> {
+    let began = Instant::now();
+    options::start_logging(config.machine.log);
+    let launch = Launch::new(&config.machine, false)?;
+    let guest = TracedGuest::new(config, launch)?;
+    let (session, shared_writes) = (guest.session.clone(), guest.shared_writes.clone());
+    let (machine, failure) = guest.run(config.stats)?;
+    let mut session = lock(&session);
+    let end = failure.as_ref().map_or(RunEnd::Panic, RunEnd::of_failure);
+    let interrupted = failure.as_ref().is_some_and(Failure::is_interruption);
+    let (summary, error) = session.finish(end, interrupted);
+    let failure = match (failure, error.map(SessionError::into_failure)) {
+        // The first failure decides the exit status.
+        (Some(failure), error) => {
+            if let Some(Failure::Error(error)) = error {
+                say(format_args!("{error:#}"));
+            }
+            Some(failure)
+        }
+        (None, error) => error.map(|failure| machine.name_interrupted_trace(failure)),
+    };
+    let took = began.elapsed();
+    if let Some(process) = machine.killed_for_memory() {
+        say(format_args!(
+            "the guest ran out of memory, and its kernel killed process {process}; \
+             more --memory than {} may help",
+            config.machine.memory
+        ));
+    }
+    match &summary {
+        Some(summary) => report(config, summary, session.notes(), took),
+        None if session.has_started() => say(session.written()),
+        None => {}
+    }
+    let outcome = match (failure, summary.and_then(|summary| summary.end.exit())) {
+        (Some(failure), _) => Err(failure),
+        (None, Some(exit)) => {
+            if config.stats {
+                stats::print(&machine, session.writing(), took);
+            }
+            Ok(exit)
+        }
+        (None, None) => Err(machine.crashed("the guest ended before the program did")),
+    };
+    shared_writes.conclude(outcome)
+}
+
+/// Prints the end of the program, notes, and the numbers of the trace on standard error.
+fn report(config: &TraceConfig, summary: &Summary, notes: &Notes, took: Duration) {
+    report_lost(config.scope, summary);
+    summary.filter_notes.iter().for_each(say);
+    if config.quiet {
+        return;
+    }
+    let name = config
+        .program
+        .first()
+        .map_or(OsStr::new(""), |name| name)
+        .display();
+    match summary.end {
+        RunEnd::Program(ExitStatus::Signal(signal)) => {
+            say(format_args!(
+                "{name} was killed by {}",
+                signal_name(signal.into())
+            ));
+        }
+        RunEnd::Program(ExitStatus::Code(
+            code @ (status::TIMEOUT
+            | status::ERROR
+            | status::HOST
+            | status::NOT_FOUND
+            | status::GUEST),
+        )) => say(format_args!("{name} itself ended with status {code}")),
+        _ => {}
+    }
+    notes.at_end().for_each(say);
+    // On standard output, text and JSON have the summary already.
+    if config.stdout_use() == StdoutUse::Program || config.format.is_binary() {
+        say(format_args!("{summary} ({:.1} s)", took.as_secs_f64()));
+    }
+}
+
+fn report_lost(scope: Scope, summary: &Summary) {
+    if summary.lost == 0 {
+        return;
+    }
+    let lost = summary.lost;
+    let least = if summary.lost_more { "at least " } else { "" };
+    let help = match scope {
+        Scope::User => "a larger --buffer may help",
+        Scope::Kernel | Scope::All => "more --memory or a larger --buffer may help",
+    };
+    say(format_args!("{least}{lost} branches were lost; {help}"));
+}
