@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 use vbts_protocol::{Follow, RECORD_SIZE, Scope};
-use vbts_vmm::config::{MachineConfig, trace_model};
+use vbts_vmm::config::{BtsMode, MachineConfig, trace_model};
 use vbts_vmm::memory::Size;
 
 use super::destination::{StdoutUse, TraceTo};
@@ -91,6 +91,9 @@ pub struct TraceConfig {
 /// Why a configuration makes no trace. The messages name the options of the command line.
 #[derive(Debug, Error)]
 pub enum ConfigError {
+    /// No processor records branches.
+    #[error("--bts off: a program is traced with the Branch Trace Store")]
+    NoBts,
     /// The format does not separate tasks by files.
     #[error("--output {}: only --format raw can write to a directory", .0.display())]
     Directory(PathBuf),
@@ -187,6 +190,9 @@ impl TraceConfig {
             }
             _ => {}
         }
+        if self.machine.bts == BtsMode::Off {
+            return Err(ConfigError::NoBts);
+        }
         self.filters.check(self.scope)?;
         if self.buffer.0 < RECORD_SIZE as u64 {
             return Err(ConfigError::Buffer(self.buffer));
@@ -208,6 +214,13 @@ mod tests {
             };
             assert_eq!(config.check().is_ok(), ok);
         }
+    }
+
+    #[test]
+    fn a_trace_needs_the_branch_trace_store() {
+        let mut config = TraceConfig::new(["x"]);
+        config.machine.bts = BtsMode::Off;
+        assert!(matches!(config.check(), Err(ConfigError::NoBts)));
     }
 
     #[test]
