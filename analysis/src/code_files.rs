@@ -17,7 +17,7 @@ use vbts_trace::profile::modules::{Module, ModuleId, ModuleKind, extend_32};
 
 use super::memory_code::MemoryCode;
 use vbts_symbols::elf::Segment;
-use vbts_symbols::elf::file::{build_id, segments};
+use vbts_symbols::elf::{build_id, segments};
 use vbts_symbols::{Answer, FileSymbols, FunctionKind, Problem, Problems};
 
 /// Maximum number of files that are open at once.

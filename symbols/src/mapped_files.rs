@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use vbts_trace::profile::modules::is_anonymous;
 
-use crate::elf::file::build_id;
+use crate::elf::build_id;
 use vbts_host::escape::printable;
 use vbts_host::root::Root;
 

@@ -8,10 +8,17 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 
+use object::elf::{self, FileHeader32, FileHeader64};
+use object::read::elf::{
+    CompressionHeader as _, FileHeader, Rel as _, Rela as _, SectionHeader as _,
+};
 use object::{CompressedData, CompressionFormat};
 
 use super::stream::Stream;
-use crate::elf::{Fields, HEADER_SIZE, Header, Segment, build_id};
+use super::symbol_table::SymbolTable;
+use crate::elf::{
+    Class, HEADER_SIZE, Le, Segment, all, build_id_among, front, programs_place, segments_of,
+};
 use crate::protocol::Refusal;
 
 /// Maximum number of bytes of one file that are read into memory.
@@ -19,25 +26,15 @@ const MAX_READ: u64 = 256 << 20;
 /// Maximum number of relocations that name a function.
 const MAX_RELOCATIONS: usize = 1 << 20;
 
-const SHT_SYMTAB: u32 = 2;
-const SHT_RELA: u32 = 4;
-const SHT_NOTE: u32 = 7;
-const SHT_NOBITS: u32 = 8;
-const SHT_REL: u32 = 9;
-const SHT_DYNSYM: u32 = 11;
-const SHF_EXECINSTR: u64 = 4;
-const SHF_COMPRESSED: u64 = 1 << 11;
 /// `ZLIB` and the size: what a section begins with in the format of GNU binutils before 2.26.
 const GNU_HEADER: u64 = 12;
-const ELFCOMPRESS_ZLIB: u32 = 1;
-const ELFCOMPRESS_ZSTD: u32 = 2;
 
 /// A section header.
 #[derive(Debug, Clone, Copy)]
 pub struct Section {
     name: u32,
-    kind: u32,
-    flags: u64,
+    kind: elf::SectionType,
+    flags: elf::SectionFlags,
     /// Address.
     pub address: u64,
     offset: u64,
@@ -45,60 +42,21 @@ pub struct Section {
     link: u32,
 }
 
-/// A symbol.
-#[derive(Debug, Clone, Copy)]
-pub struct Symbol {
-    /// Offset of its name in the table's strings.
-    pub name: u32,
-    /// Its type (STT_…).
-    pub kind: u8,
-    /// The section that it is in.
-    pub section: u16,
-    /// Its address.
-    pub value: u64,
-    /// Its size.
-    pub size: u64,
-}
-
-/// The symbols and names of a section.
-#[derive(Debug, Default)]
-pub struct SymbolTable {
-    is_64: bool,
-    symbols: Vec<u8>,
-    /// Their names, each with a zero at its end.
-    pub strings: Vec<u8>,
-}
-
-impl SymbolTable {
-    /// Number of symbols.
-    pub fn len(&self) -> usize {
-        self.symbols.len() / self.entry()
+impl Section {
+    fn new<H: FileHeader<Endian = Le>>(header: &H::SectionHeader) -> Self {
+        Self {
+            name: header.sh_name(Le),
+            kind: header.sh_type(Le),
+            flags: header.sh_flags(Le),
+            address: header.sh_addr(Le).into(),
+            offset: header.sh_offset(Le).into(),
+            size: header.sh_size(Le).into(),
+            link: header.sh_link(Le),
+        }
     }
 
-    fn entry(&self) -> usize {
-        if self.is_64 { 24 } else { 16 }
-    }
-
-    /// The symbol with this index.
-    pub fn get(&self, index: usize) -> Option<Symbol> {
-        let at = index.checked_mul(self.entry())?;
-        let symbol = Fields(self.symbols.get(at..)?);
-        Some(match self.is_64 {
-            true => Symbol {
-                name: symbol.u32(0)?,
-                kind: symbol.u8(4)? & 15,
-                section: symbol.u16(6)?,
-                value: symbol.u64(8)?,
-                size: symbol.u64(16)?,
-            },
-            false => Symbol {
-                name: symbol.u32(0)?,
-                kind: symbol.u8(12)? & 15,
-                section: symbol.u16(14)?,
-                value: symbol.u32(4)?.into(),
-                size: symbol.u32(8)?.into(),
-            },
-        })
+    fn is_compressed(&self) -> bool {
+        self.flags.contains(elf::SHF_COMPRESSED)
     }
 }
 
@@ -108,8 +66,7 @@ pub struct ElfFile<'a> {
     file: &'a File,
     /// Bytes that may still be read.
     left: Cell<u64>,
-    /// It is a 64-bit file.
-    pub is_64: bool,
+    class: Class,
     /// Its loaded segments.
     pub segments: Vec<Segment>,
     sections: Vec<Section>,
@@ -123,65 +80,49 @@ impl<'a> ElfFile<'a> {
     /// # Errors
     /// It is no ELF file for x86, or its headers are too large.
     pub fn open(file: &'a File) -> Result<Self, Refusal> {
+        let left = Cell::new(MAX_READ);
+        let start = read(file, &left, 0, HEADER_SIZE as u64)?;
+        let class = Class::of(&start).ok_or(Refusal::NotElf)?;
         let mut this = Self {
             file,
-            left: Cell::new(MAX_READ),
-            is_64: false,
+            left,
+            class,
             segments: Vec::new(),
             sections: Vec::new(),
             names: Vec::new(),
         };
-        let header = this.read(0, HEADER_SIZE as u64)?;
-        let header = Header::parse(&header).ok_or(Refusal::NotElf)?;
-        this.is_64 = header.is_64;
-        this.read_headers(header)?;
+        match class {
+            Class::Elf32 => this.read_headers::<FileHeader32<Le>>(&start)?,
+            Class::Elf64 => this.read_headers::<FileHeader64<Le>>(&start)?,
+        }
         Ok(this)
     }
 
-    fn read_headers(&mut self, header: Header<'_>) -> Result<(), Refusal> {
-        let is_64 = self.is_64;
-        let fields = header.fields;
-        let word = |at_64, at_32| fields.word(is_64, at_64, at_32).ok_or(Refusal::NotElf);
-        let short = |at_64, at_32| {
-            let at = if is_64 { at_64 } else { at_32 };
-            fields.u16(at).ok_or(Refusal::NotElf)
-        };
-        let (at, size) = header.programs_place().ok_or(Refusal::TooLarge)?;
-        self.segments = header.loaded(&self.read(at, size)?);
-        let entry = if is_64 { 64 } else { 40 };
-        let count = u64::from(short(60, 48)?);
+    fn read_headers<H: FileHeader<Endian = Le>>(&mut self, start: &[u8]) -> Result<(), Refusal> {
+        let header = front::<H>(start).ok_or(Refusal::NotElf)?;
+        let (at, size) = programs_place(header).ok_or(Refusal::TooLarge)?;
+        self.segments = segments_of::<H>(&self.read(at, size)?, elf::PT_LOAD);
+        let size = usize::from(header.e_shnum(Le)) * size_of::<H::SectionHeader>();
         // A file without sections has no symbols.
-        let sections = optional(self.read(word(40, 32)?, count * entry))?;
-        self.sections = sections
-            .chunks_exact(entry as usize)
-            .filter_map(|section| {
-                let section = Fields(section);
-                Some(Section {
-                    name: section.u32(0)?,
-                    kind: section.u32(4)?,
-                    flags: section.word(is_64, 8, 8)?,
-                    address: section.word(is_64, 16, 12)?,
-                    offset: section.word(is_64, 24, 16)?,
-                    size: section.word(is_64, 32, 20)?,
-                    link: section.u32(if is_64 { 40 } else { 24 })?,
-                })
-            })
-            .collect();
-        let names = self.sections.get(usize::from(short(62, 50)?)).copied();
-        self.names = names.map_or(Ok(Vec::new()), |names| optional(self.contents(&names)))?;
+        let sections = optional(self.read(header.e_shoff(Le).into(), size as u64))?;
+        let sections = all::<H::SectionHeader>(&sections).iter();
+        self.sections = sections.map(Section::new::<H>).collect();
+        let names = self.sections.get(usize::from(header.e_shstrndx(Le).0));
+        self.names = match names {
+            Some(names) => optional(self.contents(names))?,
+            None => Vec::new(),
+        };
         Ok(())
+    }
+
+    /// Whether the file has 64 bits.
+    pub fn is_64(&self) -> bool {
+        self.class == Class::Elf64
     }
 
     /// Reads a part of the file.
     fn read(&self, offset: u64, size: u64) -> Result<Vec<u8>, Refusal> {
-        let mut bytes = vec![0; self.take(size)?];
-        let read = self.file.read_exact_at(&mut bytes, offset);
-        read.map(|()| bytes).map_err(|error| refusal(&error))
-    }
-
-    /// Takes `size` bytes from what may still be read.
-    fn take(&self, size: u64) -> Result<usize, Refusal> {
-        take(&self.left, size)
+        read(self.file, &self.left, offset, size)
     }
 
     /// The section called `name`.
@@ -195,9 +136,9 @@ impl<'a> ElfFile<'a> {
 
     /// Returns whether the section with this index has code, by its flags: in a separate debug file
     /// it has no contents.
-    pub fn is_code(&self, section: u16) -> bool {
-        let section = self.sections.get(usize::from(section));
-        section.is_some_and(|section| section.flags & SHF_EXECINSTR != 0)
+    pub fn is_code(&self, section: elf::SymbolSection) -> bool {
+        let section = self.sections.get(usize::from(section.0));
+        section.is_some_and(|section| section.flags.contains(elf::SHF_EXECINSTR))
     }
 
     /// The contents of `section` in the file.
@@ -206,7 +147,7 @@ impl<'a> ElfFile<'a> {
     /// The file ends before, or the section is too large.
     pub fn contents(&self, section: &Section) -> Result<Vec<u8>, Refusal> {
         match section.kind {
-            SHT_NOBITS => Ok(Vec::new()),
+            elf::SHT_NOBITS => Ok(Vec::new()),
             _ => self.read(section.offset, section.size),
         }
     }
@@ -217,18 +158,40 @@ impl<'a> ElfFile<'a> {
     /// As [`Self::contents`], or they cannot be decompressed.
     pub fn decompressed(&self, section: &Section) -> Result<Vec<u8>, Refusal> {
         let bytes = self.contents(section)?;
-        if section.flags & SHF_COMPRESSED == 0 {
+        if !section.is_compressed() {
             return Ok(bytes);
         }
-        let header = Fields(&bytes);
-        let format = match header.u32(0) {
-            Some(ELFCOMPRESS_ZLIB) => CompressionFormat::Zlib,
-            Some(ELFCOMPRESS_ZSTD) => CompressionFormat::Zstandard,
-            _ => return Err(Refusal::NotElf),
+        let header = self.compression(&bytes)?;
+        let data = bytes.get(self.compression_size()..);
+        self.decompress(header.format, data.unwrap_or_default(), header.size)
+    }
+
+    /// Size in bytes of the header of a compressed section.
+    fn compression_size(&self) -> usize {
+        match self.class {
+            Class::Elf32 => size_of::<elf::CompressionHeader32<Le>>(),
+            Class::Elf64 => size_of::<elf::CompressionHeader64<Le>>(),
+        }
+    }
+
+    /// The header of a compressed section, at the front of its contents.
+    fn compression(&self, contents: &[u8]) -> Result<Compression, Refusal> {
+        fn at<H: FileHeader<Endian = Le>>(contents: &[u8]) -> Option<Compression> {
+            let header = front::<H::CompressionHeader>(contents)?;
+            Some(Compression {
+                format: match header.ch_type(Le) {
+                    elf::ELFCOMPRESS_ZLIB => CompressionFormat::Zlib,
+                    elf::ELFCOMPRESS_ZSTD => CompressionFormat::Zstandard,
+                    _ => return None,
+                },
+                size: header.ch_size(Le).into(),
+            })
+        }
+        let header = match self.class {
+            Class::Elf32 => at::<FileHeader32<Le>>(contents),
+            Class::Elf64 => at::<FileHeader64<Le>>(contents),
         };
-        let size = header.word(self.is_64, 8, 4).ok_or(Refusal::NotElf)?;
-        let data = bytes.get(if self.is_64 { 24 } else { 12 }..);
-        self.decompress(format, data.unwrap_or_default(), size)
+        header.ok_or(Refusal::NotElf)
     }
 
     /// The contents of `section`, decompressed, from their front. What is read of them may take the
@@ -237,22 +200,21 @@ impl<'a> ElfFile<'a> {
     /// # Errors
     /// They cannot be decompressed.
     pub fn stream(&self, section: &Section) -> Result<Stream<'_>, Refusal> {
-        if section.kind == SHT_NOBITS {
+        if section.kind == elf::SHT_NOBITS {
             return Err(Refusal::NotElf);
         }
         let left = &self.left;
-        if section.flags & SHF_COMPRESSED == 0 {
+        if !section.is_compressed() {
             return Ok(Stream::plain(self.file, section.offset, section.size, left));
         }
-        let header_size = if self.is_64 { 24 } else { 12 };
+        let header_size = self.compression_size() as u64;
         let header = self.read(section.offset, header_size)?;
         let at = section.offset.checked_add(header_size);
         let size = section.size.checked_sub(header_size);
         let (at, size) = at.zip(size).ok_or(Refusal::NotElf)?;
-        match Fields(&header).u32(0) {
-            Some(ELFCOMPRESS_ZLIB) => Ok(Stream::zlib(self.file, at, size, left)),
-            Some(ELFCOMPRESS_ZSTD) => Stream::zstd(self.file, at, size, left),
-            _ => Err(Refusal::NotElf),
+        match self.compression(&header)?.format {
+            CompressionFormat::Zlib => Ok(Stream::zlib(self.file, at, size, left)),
+            _ => Stream::zstd(self.file, at, size, left),
         }
     }
 
@@ -289,7 +251,7 @@ impl<'a> ElfFile<'a> {
         uncompressed_size: u64,
     ) -> Result<Vec<u8>, Refusal> {
         // Decompression returns at most this size.
-        self.take(uncompressed_size)?;
+        take(&self.left, uncompressed_size)?;
         let data = CompressedData {
             format,
             data,
@@ -304,14 +266,11 @@ impl<'a> ElfFile<'a> {
     /// # Errors
     /// They are too large.
     pub fn symbol_tables(&self) -> Result<[SymbolTable; 2], Refusal> {
-        Ok([self.table(SHT_SYMTAB)?, self.table(SHT_DYNSYM)?])
+        Ok([self.table(elf::SHT_SYMTAB)?, self.table(elf::SHT_DYNSYM)?])
     }
 
-    fn table(&self, kind: u32) -> Result<SymbolTable, Refusal> {
-        let mut table = SymbolTable {
-            is_64: self.is_64,
-            ..SymbolTable::default()
-        };
+    fn table(&self, kind: elf::SectionType) -> Result<SymbolTable, Refusal> {
+        let mut table = SymbolTable::empty(self.class);
         if let Some(section) = self.sections.iter().find(|section| section.kind == kind)
             && let Some(strings) = self.sections.get(section.link as usize)
         {
@@ -327,39 +286,43 @@ impl<'a> ElfFile<'a> {
     /// # Errors
     /// They are too many.
     pub fn dynamic_relocations(&self) -> Result<Vec<(u64, u32)>, Refusal> {
-        let is_64 = self.is_64;
-        let mut all = Vec::new();
+        match self.class {
+            Class::Elf32 => self.relocations::<FileHeader32<Le>>(),
+            Class::Elf64 => self.relocations::<FileHeader64<Le>>(),
+        }
+    }
+
+    fn relocations<H: FileHeader<Endian = Le>>(&self) -> Result<Vec<(u64, u32)>, Refusal> {
+        let mut found = Vec::new();
         for section in &self.sections {
-            let entry = match (section.kind, is_64) {
-                (SHT_RELA, true) => 24,
-                (SHT_REL, true) => 16,
-                (SHT_RELA, false) => 12,
-                (SHT_REL, false) => 8,
-                _ => continue,
-            };
             let table = self.sections.get(section.link as usize);
-            if table.is_none_or(|table| table.kind != SHT_DYNSYM) {
+            if table.is_none_or(|table| table.kind != elf::SHT_DYNSYM) {
                 continue;
             }
-            for relocation in optional(self.contents(section))?.chunks_exact(entry) {
-                let relocation = Fields(relocation);
-                let symbol = match is_64 {
-                    true => relocation.u32(12),
-                    false => relocation.u32(4).map(|info| info >> 8),
-                };
-                if let Some(address) = relocation.word(is_64, 0, 0)
-                    && let Some(symbol) = symbol
-                    && symbol != 0
-                {
-                    if all.len() == MAX_RELOCATIONS {
-                        return Err(Refusal::TooLarge);
-                    }
-                    all.push((address, symbol));
+            let mut add = |address: u64, symbol: u32| match found.len() {
+                _ if symbol == 0 => Ok(()),
+                MAX_RELOCATIONS => Err(Refusal::TooLarge),
+                _ => {
+                    found.push((address, symbol));
+                    Ok(())
                 }
+            };
+            match section.kind {
+                elf::SHT_RELA => {
+                    for entry in all::<H::Rela>(&optional(self.contents(section))?) {
+                        add(entry.r_offset(Le).into(), entry.r_sym(Le, false))?;
+                    }
+                }
+                elf::SHT_REL => {
+                    for entry in all::<H::Rel>(&optional(self.contents(section))?) {
+                        add(entry.r_offset(Le).into(), entry.r_sym(Le))?;
+                    }
+                }
+                _ => {}
             }
         }
-        all.sort_unstable();
-        Ok(all)
+        found.sort_unstable();
+        Ok(found)
     }
 
     /// The build ID; nothing if it has none.
@@ -367,14 +330,28 @@ impl<'a> ElfFile<'a> {
     /// # Errors
     /// The notes are too large.
     pub fn build_id(&self) -> Result<Vec<u8>, Refusal> {
-        for section in self.sections.iter().filter(|s| s.kind == SHT_NOTE) {
+        for section in self.sections.iter().filter(|s| s.kind == elf::SHT_NOTE) {
             let notes = optional(self.contents(section))?;
-            if let Some(id) = build_id(&notes) {
+            if let Some(id) = build_id_among(&notes) {
                 return Ok(id.to_vec());
             }
         }
         Ok(Vec::new())
     }
+}
+
+/// The header of a compressed section.
+struct Compression {
+    format: CompressionFormat,
+    /// Size in bytes without compression.
+    size: u64,
+}
+
+/// Reads a part of `file`, within what is `left`.
+fn read(file: &File, left: &Cell<u64>, offset: u64, size: u64) -> Result<Vec<u8>, Refusal> {
+    let mut bytes = vec![0; take(left, size)?];
+    let read = file.read_exact_at(&mut bytes, offset);
+    read.map(|()| bytes).map_err(|error| refusal(&error))
 }
 
 /// Takes `size` bytes from those that are left.

@@ -1,7 +1,8 @@
 //! The stubs for calls into other objects, such as `puts@plt`. Each jumps through a slot of the
 //! global offset table, and the slot's relocation has the name of the function.
 
-use super::elf::{ElfFile, SymbolTable};
+use super::elf::ElfFile;
+use super::symbol_table::SymbolTable;
 use crate::protocol::Refusal;
 
 /// A stub.
@@ -21,7 +22,7 @@ pub struct Stub {
 /// They are too many.
 pub fn stubs(elf: &ElfFile<'_>, symbols: &SymbolTable) -> Result<Vec<Stub>, Refusal> {
     let relocations = elf.dynamic_relocations()?;
-    let slots = if elf.is_64 {
+    let slots = if elf.is_64() {
         SlotAddress::RelativeToRip
     } else {
         let mut tables = [".got.plt", ".got"]

@@ -17,6 +17,7 @@ pub mod object_file;
 pub mod objects;
 mod resolve;
 mod stream;
+mod symbol_table;
 mod units;
 mod unwind;
 

@@ -3,23 +3,17 @@
 use std::fs::File;
 use std::ops::Range;
 
+use object::elf::{SHN_LORESERVE, SHN_UNDEF, SHN_XINDEX, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE};
 use vbts_trace::profile::modules::extend_32;
 
 use super::budget::Budget;
 use super::demangle::MAX_MANGLED;
-use super::elf::{ElfFile, SymbolTable, optional};
+use super::elf::{ElfFile, optional};
 use super::lines::Lines;
+use super::symbol_table::SymbolTable;
 use super::{linkage, unwind};
 use crate::elf::Segment;
 use crate::protocol::{FunctionKind, FunctionRange, Refusal};
-
-const STT_NOTYPE: u8 = 0;
-const STT_FUNC: u8 = 2;
-const STT_GNU_IFUNC: u8 = 10;
-const SHN_UNDEF: u16 = 0;
-/// Sections from here on are none, such as SHN_ABS; the last one (SHN_XINDEX) stands for others.
-const SHN_LORESERVE: u16 = 0xFF00;
-const SHN_XINDEX: u16 = 0xFFFF;
 
 /// A function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -60,7 +54,7 @@ impl ObjectFile {
         let elf = ElfFile::open(file)?;
         let mut this = Self {
             segments: elf.segments.clone(),
-            is_64: elf.is_64,
+            is_64: elf.is_64(),
             ..Self::default()
         };
         let [symbols, dynamic] = elf.symbol_tables()?;
@@ -129,8 +123,9 @@ impl ObjectFile {
                 STT_NOTYPE => elf.is_code(symbol.section),
                 _ => false,
             };
-            let special = SHN_LORESERVE..SHN_XINDEX;
-            let defined = symbol.section != SHN_UNDEF && !special.contains(&symbol.section);
+            // Such as SHN_ABS. SHN_XINDEX stands for other sections.
+            let special = SHN_LORESERVE..SHN_XINDEX.0;
+            let defined = symbol.section != SHN_UNDEF && !special.contains(&symbol.section.0);
             let first = table.strings.get(symbol.name as usize);
             // A name that begins with `$` says what the linker has there.
             let named = first.is_some_and(|c| *c != 0 && (symbol.kind != STT_NOTYPE || *c != b'$'));

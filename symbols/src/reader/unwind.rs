@@ -23,7 +23,7 @@ pub fn ranges(elf: &ElfFile<'_>, budget: &mut Budget) -> Result<Vec<Range<u64>>,
     };
     let bytes = optional(elf.contents(section))?;
     let mut table = EhFrame::new(&bytes, LittleEndian);
-    table.set_address_size(if elf.is_64 { 8 } else { 4 });
+    table.set_address_size(if elf.is_64() { 8 } else { 4 });
     let bases = BaseAddresses::default().set_eh_frame(section.address);
     let mut entries = table.entries(&bases);
     let mut ranges = Vec::new();
