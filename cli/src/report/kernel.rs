@@ -10,8 +10,8 @@ use crate::kernel_file;
 use vbts_guest_files::arch::Arch;
 use vbts_guest_files::{self, Api};
 use vbts_host::exit::{Failure, say};
-use vbts_symbols::elf::digits;
 use vbts_symbols::elf::build_id;
+use vbts_symbols::elf::digits;
 
 /// What follows if there is no kernel for the names of a trace.
 pub const NO_KERNEL_NAMES: &str = "the kernel's addresses have no names";

@@ -2,6 +2,7 @@
 //! Vol. 2A, chapter 2). The guest's own instructions go through iced-x86's encoder.
 
 use iced_x86::{Encoder, IcedError, Instruction};
+use vbts_verifier::Part;
 
 /// A general register of the host, by its number.
 pub(super) type Reg = u8;
@@ -118,6 +119,8 @@ pub(super) struct Assembler {
     labels: Vec<Option<usize>>,
     /// Displacements of 32 bits to be filled in: where they are, and the label.
     fixups: Vec<(usize, Label)>,
+    /// What are no instructions: offset and length.
+    constants: Vec<(usize, usize)>,
 }
 
 impl Assembler {
@@ -127,6 +130,7 @@ impl Assembler {
         self.code.clear();
         self.labels.clear();
         self.fixups.clear();
+        self.constants.clear();
     }
 
     /// Bytes so far.
@@ -152,15 +156,33 @@ impl Assembler {
         self.address(self.code.len())
     }
 
-    /// The code, with all jumps resolved: what runs often, and what runs rarely.
-    pub fn finish(&mut self) -> (&[u8], &[u8]) {
+    /// Resolves all jumps, and returns the code: what runs often, and what runs rarely.
+    pub fn finish(&mut self) -> [Part<'_>; 2] {
         for (at, label) in &self.fixups {
             let target = self.labels[label.0].unwrap_or_default();
             let next = self.address(*at).wrapping_add(4);
             let displacement = self.address(target).wrapping_sub(next) as i32;
             self.code[*at..*at + 4].copy_from_slice(&displacement.to_le_bytes());
         }
-        self.code.split_at(self.split.min(self.code.len()))
+        let split = self.split.min(self.code.len());
+        let first = self.constants.partition_point(|(at, _)| *at < split);
+        for (at, _) in &mut self.constants[first..] {
+            *at -= split;
+        }
+        let (often, rarely) = self.code.split_at(split);
+        let (constants, rare_constants) = self.constants.split_at(first);
+        [
+            Part {
+                address: self.places.often,
+                code: often,
+                constants,
+            },
+            Part {
+                address: self.places.rarely,
+                code: rarely,
+                constants: rare_constants,
+            },
+        ]
     }
 
     pub fn label(&mut self) -> Label {
@@ -182,6 +204,15 @@ impl Assembler {
 
     pub fn bytes(&mut self, bytes: &[u8]) {
         self.code.extend_from_slice(bytes);
+    }
+
+    /// Quadwords that instructions read.
+    pub fn constants(&mut self, values: &[u64]) {
+        let len = size_of_val(values);
+        self.constants.push((self.code.len(), len));
+        for value in values {
+            self.bytes(&value.to_le_bytes());
+        }
     }
 
     /// Encodes an instruction of iced-x86's.
@@ -415,6 +446,11 @@ impl Assembler {
             self.code.push(0x41);
         }
         self.code.push(0x58 | (r & 7));
+    }
+
+    /// UD2, behind a call that does not return.
+    pub fn undefined(&mut self) {
+        self.code.extend_from_slice(&[0x0F, 0x0B]);
     }
 
     pub fn ret(&mut self) {

@@ -27,6 +27,7 @@ mod read_modify_write;
 mod recompute;
 mod record;
 mod routines;
+mod rules;
 mod run;
 mod shift;
 mod stack_run;
@@ -39,6 +40,8 @@ mod vector_form;
 
 use std::io;
 use std::sync::{Arc, Mutex};
+
+use vbts_verifier::Piece;
 
 use crate::backend::blocks::BlockHandle;
 use crate::backend::interpreter::op::Op;
@@ -316,9 +319,33 @@ impl Jit {
         };
         let workspace = &mut self.workspace;
         let translated = translate::block(context, bytes, ops, places, workspace).ok()?;
-        let (often, rarely) = workspace.asm.finish();
+        let Workspace { asm, edges, .. } = workspace;
+        let parts = asm.finish();
+        let [often, rarely] = parts.map(|part| part.code);
         let len = often.len() + rarely.len();
         if len > LONGEST {
+            return None;
+        }
+        let body = places.often + translated.body as u64;
+        let piece = Piece {
+            parts: &parts,
+            entries: &[places.often, body],
+            links: &edges_at(places, edges),
+            keys: &[context.key],
+        };
+        let Routines {
+            exit,
+            exit_at_end,
+            record,
+            set_ac: [clac, stac],
+            ..
+        } = self.routines;
+        let (exits, called, jumps) = ([exit, exit_at_end], [record, clac, stac], [context.jumps]);
+        let rules = rules::rules(&self.routines, &exits, &called, &jumps);
+        if let Err(refused) = vbts_verifier::verify(&rules, &piece) {
+            // An error of the translator: the block is interpreted.
+            debug_assert!(false, "{refused}, in the block at {:#x}", start.rip);
+            self.stats.refused += 1;
             return None;
         }
         self.memory.write(entry, often);
@@ -336,7 +363,7 @@ impl Jit {
             recording,
             count: translated.count,
         });
-        let edges = workspace.edges.iter().map(|at| entry + *at as u32);
+        let edges = edges.iter().map(|at| entry + *at as u32);
         self.edges.extend(edges.map(|at| (at, start.mapping)));
         self.allocator.take(Kind::Often, often.len(), ALIGNMENT);
         self.allocator.take(Kind::Rarely, rarely.len(), 1);
@@ -407,6 +434,11 @@ impl Jit {
             self.remember_jump(id);
         }
     }
+}
+
+/// Addresses of the displacements of the jumps to other blocks, which are in what runs often.
+fn edges_at(places: Places, edges: &[usize]) -> Vec<u64> {
+    edges.iter().map(|at| places.often + *at as u64).collect()
 }
 
 /// Whether the host has LAHF and SAHF in 64-bit mode (CPUID.80000001H:ECX, bit 0).

@@ -30,6 +30,8 @@ impl Default for NativeOptions {
 pub struct NativeStats {
     /// Blocks that were translated.
     pub blocks: u64,
+    /// Blocks whose code the verifier has refused: an error of vbts.
+    pub refused: u64,
     /// Bytes of native code that were made.
     pub bytes: u64,
     /// How often the code memory was full, and was cleared.
@@ -44,6 +46,7 @@ impl std::iter::Sum for NativeStats {
     fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
         all.fold(Self::default(), |a, b| Self {
             blocks: a.blocks + b.blocks,
+            refused: a.refused + b.refused,
             bytes: a.bytes + b.bytes,
             flushes: a.flushes + b.flushes,
             jump_targets: a.jump_targets + b.jump_targets,

@@ -96,8 +96,9 @@ impl Translator<'_> {
             return;
         };
         self.asm.bind(at);
-        for address in [Some(from), to].into_iter().flatten() {
-            self.asm.bytes(&address.to_le_bytes());
+        match to {
+            Some(to) => self.asm.constants(&[from, to]),
+            None => self.asm.constants(&[from]),
         }
     }
 }

@@ -8,9 +8,10 @@ use crate::backend::jit::assembler::{
 };
 use crate::backend::jit::calls;
 use crate::backend::jit::layout::{
-    BIAS, CPU, FRAME_BUDGET, FRAME_FLAGS, FRAME_LIMIT, FRAME_SIZE, Frame, HOST, ICOUNT, RIP, exit,
-    register,
+    BIAS, CPU, FRAME_BUDGET, FRAME_FLAGS, FRAME_LIMIT, FRAME_SIZE, Frame, HOST, ICOUNT, PRIVILEGE,
+    RIP, TLB_CURRENT, TLB_TABLE, exit, register,
 };
+use crate::mmu::access::Privilege;
 use crate::processor::cpu::Cpu;
 
 /// How native code ended.
@@ -40,6 +41,29 @@ pub(super) struct Routines {
     pub execute: u64,
     /// Calls [`calls::record`] with what is in RAX and R14, and returns only to go on.
     pub record: u64,
+    /// Selects the privilege of data at CPL 0 with SMAP, after CLAC and after STAC.
+    pub set_ac: [u64; 2],
+}
+
+/// The privileges after CLAC and after STAC.
+const PRIVILEGES: [Privilege; 2] = [Privilege::SupervisorPages, Privilege::Supervisor];
+
+/// Selects one of [`PRIVILEGES`], from the other, as `Tlb::select` does. Overwrites RAX and R14.
+fn select_privilege(a: &mut Assembler, to: Privilege) {
+    let other = Mem {
+        disp: TLB_TABLE.disp + 8 * Privilege::SupervisorPages as i32,
+        ..TLB_TABLE
+    };
+    a.load(RAX, &TLB_TABLE);
+    a.load(R14, &other);
+    a.store(&TLB_TABLE, R14);
+    a.store(&other, RAX);
+    for field in [TLB_CURRENT, PRIVILEGE] {
+        // MOV byte [field], to
+        a.memory(false, &[0xC6], 0, &field);
+        a.bytes(&[to as u8]);
+    }
+    a.ret();
 }
 
 const SAVED: [Reg; 6] = [RBX, RBP, R12, R13, R14, R15];
@@ -140,5 +164,9 @@ pub(super) fn write(start: u64) -> (Vec<u8>, Routines) {
         a.jump(exit_spilled);
     }
     const { assert!(offset_of!(Frame<'_>, budget) == 0) };
-    (a.finish().0.to_vec(), routines)
+    for (address, to) in (routines.set_ac.iter_mut()).zip(PRIVILEGES) {
+        *address = here(&a);
+        select_privilege(&mut a, to);
+    }
+    (a.finish()[0].code.to_vec(), routines)
 }

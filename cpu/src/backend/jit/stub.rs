@@ -116,6 +116,7 @@ impl Translator<'_> {
                 self.vectors = vectors;
                 self.unload_vectors();
                 self.call(first, Part::REST);
+                self.asm.undefined();
             }
             Stub::Taken {
                 at,
@@ -173,9 +174,8 @@ impl Translator<'_> {
         self.asm.memory_at(&[0x4C, 0x8D], R14, block);
         self.asm.jump_address(self.context.routines.execute);
         self.asm.bind(block);
-        self.asm.bytes(&self.context.rip.to_le_bytes());
         let BlockHandle { id, generation } = self.context.block;
-        self.asm.bytes(&u64::from(id).to_le_bytes());
-        self.asm.bytes(&generation.to_le_bytes());
+        self.asm
+            .constants(&[self.context.rip, u64::from(id), generation]);
     }
 }

@@ -7,13 +7,12 @@ use crate::backend::jit::branch::{RSP, SLOT};
 use crate::backend::jit::form::Operand;
 use crate::backend::jit::layout::{
     CPL, CR4, EFLAGS, FRAME_BUDGET, FRAME_FLAGS, FRAME_LIMIT, GUEST_RAX, KERNEL_GS_BASE,
-    PENDING_WORK, PRIVILEGE, SIGNAL_MASK, SKIPPED, SPIN_PAUSES, TLB_CURRENT, TLB_TABLE, TSC_AUX,
-    TSC_OFFSET, exit, register,
+    PENDING_WORK, SIGNAL_MASK, SKIPPED, SPIN_PAUSES, TSC_AUX, TSC_OFFSET, exit, register,
 };
 use crate::backend::jit::stub::Stub;
 use crate::backend::jit::translate::{Item, Translator};
 use crate::insn::{reg, seg};
-use crate::mmu::access::{Access, Privilege};
+use crate::mmu::access::Access;
 use crate::processor::pending_work::{ArchEvents, Half};
 use crate::processor::platform::Signals;
 use crate::processor::spin::PAUSES;
@@ -127,24 +126,8 @@ impl Translator<'_> {
         // Without SMAP the privilege stays.
         a.test_mem32(&CR4, cr4::SMAP as u32);
         a.jump_if(cond::E, back);
-        // As `Tlb::select` does, from one of the two to the other.
-        let to = match set {
-            true => Privilege::Supervisor,
-            false => Privilege::SupervisorPages,
-        };
-        let other = Mem {
-            disp: TLB_TABLE.disp + 8 * Privilege::SupervisorPages as i32,
-            ..TLB_TABLE
-        };
-        a.load(RAX, &TLB_TABLE);
-        a.load(R14, &other);
-        a.store(&TLB_TABLE, R14);
-        a.store(&other, RAX);
-        for field in [TLB_CURRENT, PRIVILEGE] {
-            // MOV byte [field], to
-            a.memory(false, &[0xC6], 0, &field);
-            a.bytes(&[to as u8]);
-        }
+        let [clac, stac] = self.context.routines.set_ac;
+        self.asm.call_address(if set { stac } else { clac });
     }
 
     /// RDTSC and RDTSCP, in virtual time: one tick for each instruction. As `Cpu::tsc`.

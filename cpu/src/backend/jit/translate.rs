@@ -254,7 +254,11 @@ impl Translator<'_> {
             return Ok(ended);
         }
         self.execute(item.start);
-        Ok(item.insn.branch.ends_block())
+        let ends = item.insn.branch.ends_block();
+        if ends {
+            self.asm.undefined();
+        }
+        Ok(ends)
     }
 
     /// As [`Self::item`]. `None`: there is no template.
