@@ -1,4 +1,25 @@
-//! The `vbts` command line.
+//! The `vbts` command line: options, commands, help and manual pages.
+//!
+//! A command parses its options, makes a configuration of them, which is plain data, and runs that
+//! with the crates below. The crate has nothing that another program could use, except [`main`].
+//!
+//! | module | contents |
+//! |---|---|
+//! | `options`, `filters` | options that several commands have |
+//! | `trace`, `run`, `test`, `report` | each a directory, with its options, configuration and run |
+//! | `guest` | `vbts guest`: the run of a configuration in a file |
+//! | `probe`, `setup`, `completions`, `help` | the small commands |
+//! | `file_uses` | no file is written that has another use |
+//! | `kernel_file` | the guest kernel's symbols and identity |
+//! | `progress`, `stats` | progress; how the time was spent |
+//! | `rescue` | the end of a run whose run loop does not answer |
+//!
+//! # Example
+//!
+//! ```
+//! let args = ["vbts", "probe", "--no-such-option"].map(Into::into);
+//! assert_eq!(vbts_cli::main(args), 125);
+//! ```
 
 mod completions;
 mod file_uses;

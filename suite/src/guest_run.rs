@@ -176,8 +176,8 @@ impl<'a> GuestRun<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::case::tests::case;
     use crate::report::{ReportFormat, Subject};
-    use crate::tests::case;
     use vbts_host::Output;
 
     /// What becomes of the cases `a.x` and `a.y` in a guest that prints `lines` and then ends. The

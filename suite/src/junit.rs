@@ -198,7 +198,7 @@ fn printable(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::case;
+    use crate::case::tests::case;
 
     fn result(name: &str, outcome: Outcome) -> CaseResult {
         CaseResult::new(case(name), run(outcome))

@@ -123,8 +123,8 @@ fn last(log: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::case::tests::case;
     use crate::junit::Document;
-    use crate::tests::case;
     use crate::{CaseResult, Outcome, Run};
     use std::time::Duration;
 

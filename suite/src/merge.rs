@@ -184,7 +184,7 @@ fn combine(first: &mut TestCase, second: TestCase) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::case;
+    use crate::case::tests::case;
     use crate::{CaseResult, Outcome, Run};
 
     /// A report of `cases` of the group `a`.

@@ -257,7 +257,7 @@ impl Reports {
 mod tests {
     use super::*;
     use crate::Run;
-    use crate::tests::case;
+    use crate::case::tests::case;
     use std::time::Duration;
 
     fn result(name: &str, outcome: Outcome) -> CaseResult {

@@ -12,7 +12,7 @@
 //! `vbts-analysis` the reports, `vbts-suite` the regression suite for kernels, and `vbts-cli` the
 //! command line.
 //!
-//! # Example
+//! # Examples
 //!
 //! The functions of `ls` that execute most instructions:
 //!
@@ -25,6 +25,28 @@
 //!     }
 //!     Ok(())
 //! }
+//! ```
+//!
+//! The branches of a kept trace, here of one that the example writes itself:
+//!
+//! ```
+//! use vbts::{Branch, End, Item, Run, Summary, Trace};
+//!
+//! # let directory = tempfile::tempdir()?;
+//! # let path = directory.path().join("loop.btrace");
+//! let mut writer = vbts_trace::Writer::new(std::fs::File::create(&path)?, &Run::default())?;
+//! writer.branches(0, &[Branch { from: 0x1010, to: 0x1000 }; 7])?;
+//! writer.finish(&Summary { exit: Some(0), ..Summary::default() })?;
+//!
+//! let trace = Trace::open(path)?;
+//! assert_eq!(trace.end(), End::Exited(0));
+//! let mut reader = trace.reader()?;
+//! while let Some(item) = reader.next_item()? {
+//!     if let Item::Branches { branches, .. } = item {
+//!         assert!(branches.iter().all(|branch| branch.to < branch.from));
+//!     }
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 mod child;

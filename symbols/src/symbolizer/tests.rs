@@ -1,7 +1,7 @@
 //! Tests of labels, with symbols that this process reads.
 
 use super::*;
-use source::local::Local;
+use crate::source::local::Local;
 use vbts_testkit::elf::Program;
 
 fn own_maps() -> Vec<u8> {
@@ -30,7 +30,7 @@ fn a_test_finds_its_own_function() {
         found.contains("a_test_finds_its_own_function+0x0"),
         "{found}"
     );
-    assert!(found.contains("symbols/src/tests.rs:"), "{found}");
+    assert!(found.contains("symbols/src/symbolizer/tests.rs:"), "{found}");
     assert_eq!(label(&mut symbols, 1, address), found, "from the cache");
 }
 
