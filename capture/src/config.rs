@@ -10,8 +10,8 @@ use vbts_protocol::{Follow, RECORD_SIZE, Scope};
 use vbts_vmm::config::{BtsMode, MachineConfig, trace_model};
 use vbts_vmm::memory::Size;
 
-use super::destination::{StdoutUse, TraceTo};
-use super::filter::{FilterError, Filters};
+use crate::filter::{FilterError, Filters};
+use crate::output::{StdoutUse, TraceTo};
 
 /// Default size of the guest kernel's trace buffer of a task.
 pub const DEFAULT_BUFFER: Size = Size(4 << 20);
@@ -40,7 +40,7 @@ impl TraceFormat {
 ///
 /// ```
 /// use vbts_capture::config::TraceConfig;
-/// use vbts_capture::destination::TraceTo;
+/// use vbts_capture::output::TraceTo;
 /// use vbts_protocol::Scope;
 ///
 /// let config = TraceConfig {

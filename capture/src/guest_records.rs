@@ -6,8 +6,8 @@ use vbts_trace::Branch;
 use vbts_trace::profile::modules::extend_32;
 use vm_memory::{Bytes, GuestAddress, GuestMemory, Permissions};
 
-use super::queue::WriterError;
-use super::records::{Mark, Records};
+use crate::pipeline::queue::WriterError;
+use crate::records::{Mark, Records};
 
 /// Set in the flags of a record in a mapped buffer that is no branch (`BTS_MAPPED_SCHED` of the
 /// kernel). The record then has a time in the place of the branch's source, and its qualifier in
@@ -142,7 +142,7 @@ fn parse_mapped([from, to, flags]: [u64; 3], is_32_bit: bool, records: &mut Reco
 
 /// Appends a record {qualifier, source or time, target} (`struct bts_struct` of the kernel).
 #[inline]
-pub(super) fn parse_drained(words: [u64; 3], is_32_bit: bool, records: &mut Records) {
+pub(crate) fn parse_drained(words: [u64; 3], is_32_bit: bool, records: &mut Records) {
     let [qualifier, from, to] = words;
     match qualifier {
         BRANCH => push(from, to, is_32_bit, records),

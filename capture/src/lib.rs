@@ -9,26 +9,19 @@
 //! | module | contents |
 //! |---|---|
 //! | `config` | what to trace, and how: plain data |
-//! | `agent_connection` | sends the job, standard input and signals to the agent |
-//! | `session` | receives the agent's messages |
-//! | `guest_records` | records in the guest's memory |
-//! | `kernel_code` | what the guest's kernel has changed in its code |
-//! | `queue`, `writer` | the thread that formats and writes the trace |
-//! | `records` | branches and marks of one drain |
-//! | `task`, `merge` | tasks, and the order of their records |
-//! | `sink` | the interface between the stages |
-//! | `pipeline` | the stages behind the merge, and reports about tasks |
-//! | `filter` | the branches that the user wants |
-//! | `tail`, `snapshot` | the last branches, and the state of the tasks before them |
-//! | `formatting_sink` | the last stage: formats and writes |
-//! | `format`, `text`, `json`, `btrace` | the formats |
-//! | `machine` | the trace of a whole machine, which the software CPU logs |
-//! | `replay` | replays a kept trace into a sink |
-//! | `extract` | a part of a kept trace as a trace of its own |
-//! | `summary`, `report` | the end of a trace; reports about single tasks |
-//! | `notes` | processes that outlive the program, and files whose changes are lost |
-//! | `destination`, `task_files` | where the trace and the program's output go |
 //! | `program` | the program to trace, and what the host knows about it |
+//! | `session` | the connection to the agent |
+//! | `guest_records`, `records` | records in the guest's memory; branches and marks of one drain |
+//! | `task` | tasks |
+//! | `sink` | the interface between the stages |
+//! | `pipeline` | the thread and the stages of a trace |
+//! | `filter` | the branches that the user wants |
+//! | `format` | text, json, raw, btrace |
+//! | `output` | where the trace and the program's output go |
+//! | `summary` | the end of a trace |
+//! | `machine` | the trace of a whole machine, which the software CPU logs |
+//! | `kernel_code` | what the guest's kernel has changed in its code |
+//! | `kept` | kept traces: replay, and parts of them |
 //!
 //! # Example
 //!
@@ -65,47 +58,27 @@
 //! # Ok::<(), Infallible>(())
 //! ```
 
-mod agent_connection;
-pub mod btrace;
 pub mod config;
-pub mod destination;
-pub mod extract;
 mod filter;
 pub mod format;
-mod formatting_sink;
 mod guest_records;
-pub mod json;
+pub mod kept;
 pub mod kernel_code;
 pub mod machine;
-pub mod merge;
-mod notes;
+pub mod output;
 mod pipeline;
 pub mod program;
-mod queue;
 mod records;
-pub mod replay;
-mod report;
-pub mod session;
+mod session;
 pub mod sink;
-mod snapshot;
-pub mod streams;
 pub mod summary;
-mod tail;
 pub mod task;
-mod task_files;
-pub mod terminal;
-pub mod text;
-mod writer;
 
-pub use agent_connection::AgentConnection;
 pub use config::{TraceConfig, TraceFormat};
-pub use destination::Destination;
 pub use filter::{FilterError, Filters, Object, Point, PointPlace};
 pub use format::Format;
-pub use notes::Notes;
-pub use queue::WriterError;
-pub use session::{Options, Session, SessionError};
-pub use streams::Streams;
+pub use output::{Destination, INDEX};
+pub use pipeline::{Options, Writer, WriterError};
+pub use program::Streams;
+pub use session::{AgentConnection, Notes, Session, SessionError};
 pub use summary::{RunEnd, Summary, Written};
-pub use task_files::INDEX;
-pub use writer::Writer;

@@ -3,8 +3,8 @@
 
 use vbts_trace::{Branch, Event};
 
-use super::sink::Sink;
-use super::task::Task;
+use crate::sink::Sink;
+use crate::task::Task;
 
 /// Records that a [`Sink`] receives at a time. A mark counts as one.
 pub const PIECE: usize = 4096;

@@ -5,7 +5,7 @@
 
 use vbts_trace::{Branch, Event};
 
-use super::task::Task;
+use crate::task::Task;
 
 /// Receives a trace in the order of time.
 pub trait Sink {

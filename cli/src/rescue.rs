@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use vbts_devices::Shared;
 
-use vbts_capture::terminal::Restorer;
+use vbts_capture::program::Restorer;
 use vbts_capture::{RunEnd, Writer};
 use vbts_host::exit::{Failure, say};
 use vbts_host::{Alarm, Event};

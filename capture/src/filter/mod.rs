@@ -25,9 +25,9 @@ use vbts_protocol::Scope;
 use vbts_trace::profile::modules::KERNEL_START;
 use vbts_trace::{Branch, Event, Status, maps};
 
-use super::records::{Mark, Records};
-use super::sink::{belongs_to_a_task, is_record};
-use super::task::{Task, belongs};
+use crate::records::{Mark, Records};
+use crate::sink::{belongs_to_a_task, is_record};
+use crate::task::{Task, belongs};
 pub use object::Object;
 use places::FilePlaces;
 pub use point::{Point, PointPlace};

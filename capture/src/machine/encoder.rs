@@ -9,10 +9,10 @@ use vbts_cpu::{LogBuffer, LogEntry, LogScope};
 use vbts_trace::profile::modules::{KERNEL_START_32, extend_32};
 use vbts_trace::{Branch, Error, Event, Item, Writer};
 
-use super::super::queue::WriterError;
-use super::super::tail::TailBuffer;
 use super::queue::{End, Queue};
 use super::recording::Options;
+use crate::pipeline::queue::WriterError;
+use crate::pipeline::tail::TailBuffer;
 use vbts_host::output::Output;
 use vbts_host::sandbox::{ThreadKind, confine_thread};
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use vbts_cpu::{LogBuffer, LogSink};
 
-use super::super::queue::WriterError;
+use crate::pipeline::queue::WriterError;
 use vbts_host::{Alarm, WriteMonitor, WriteTimeout};
 
 /// Buffers that wait at most: 12 MiB. The processors wait while there are more.

@@ -10,9 +10,9 @@ use indicatif::ProgressBar;
 use vbts_cpu::{BranchLog, LogScope, Probe};
 use vbts_trace::Run;
 
-use super::super::queue::WriterError;
 use super::encoder::Encoder;
 use super::queue::{End, Queue, Sink};
+use crate::pipeline::queue::WriterError;
 use vbts_host::Alarm;
 use vbts_host::exit::Failure;
 use vbts_host::output::{Output, OutputError};

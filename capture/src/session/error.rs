@@ -4,7 +4,7 @@ use anyhow::anyhow;
 use thiserror::Error;
 use vbts_protocol::{ErrorKind, VERSION};
 
-use crate::queue::WriterError;
+use crate::pipeline::queue::WriterError;
 use vbts_host::exit::Failure;
 
 /// Why a session cannot continue.

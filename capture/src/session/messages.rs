@@ -3,7 +3,7 @@
 use vbts_protocol::{CodeSource, ExitStatus, ToHost};
 use vbts_trace::{Crash, Event, Status};
 
-use crate::merge::AgentEvent;
+use crate::pipeline::merge::AgentEvent;
 
 /// Maximum length of a name from the guest in bytes (`PATH_MAX` of Linux).
 pub const MAX_NAME: usize = 4096;

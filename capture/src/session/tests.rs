@@ -1,10 +1,10 @@
 //! Tests of the receiving half of the connection.
 
 use super::*;
-use crate::destination::{StdoutUse, TraceTo};
+use crate::format::Json;
 use crate::format::tests::symbols;
-use crate::json::Json;
-use vbts_protocol::{ErrorKind, Extent, Extents, RECORD_SIZE};
+use crate::output::{Destination, StdoutUse, TraceTo};
+use vbts_protocol::{ErrorKind, Extent, Extents, RECORD_SIZE, Scope};
 use vm_memory::{Bytes, GuestAddress};
 
 fn memory() -> GuestRam {

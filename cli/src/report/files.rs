@@ -16,7 +16,7 @@ use super::kernel::{Kernel, NO_KERNEL_NAMES};
 use crate::own_program;
 use vbts_analysis::{CodeFiles, MemoryCode};
 use vbts_capture::Filters;
-use vbts_capture::extract::{self, ExtractError};
+use vbts_capture::kept::extract::{self, ExtractError};
 use vbts_host::exit::{Failure, say};
 use vbts_host::root::Root;
 use vbts_symbols::{FileSymbols, MappedFiles, Problem, Symbolizer, Unnamed};

@@ -23,7 +23,7 @@ use record::RecordConfig;
 use vbts_capture::RunEnd;
 use vbts_capture::kernel_code::KernelText;
 use vbts_capture::machine::Recording;
-use vbts_capture::terminal::Restorer;
+use vbts_capture::program::Restorer;
 use vbts_host::exit::Failure;
 use vbts_host::{Input, RawTerminal};
 use vbts_vmm::config::{GuestConfig, Initrd};

@@ -20,11 +20,11 @@ use crate::kernel_file;
 use crate::own_program;
 use crate::progress::progress;
 use crate::rescue;
-use vbts_capture::destination::TraceTo;
 use vbts_capture::kernel_code::KernelText;
+use vbts_capture::output::TraceTo;
+use vbts_capture::program::Positions;
+use vbts_capture::program::Terminal;
 use vbts_capture::program::{self, ProgramError};
-use vbts_capture::streams::Positions;
-use vbts_capture::terminal::Terminal;
 use vbts_capture::{
     AgentConnection, Destination, INDEX, Options, Session, Streams, TraceConfig, TraceFormat,
 };

@@ -9,7 +9,7 @@ use rustix::fs::Mode;
 use vbts_protocol::{Bytes, Job, Leads, Limit, Resource, Share, Trace};
 
 use super::date;
-use vbts_capture::terminal::Terminal;
+use vbts_capture::program::Terminal;
 use vbts_capture::{Streams, TraceConfig};
 use vbts_host::exit::Failure;
 use vbts_host::process_group;

@@ -13,7 +13,7 @@ use crate::filters::FilterArgs;
 use crate::options::{EXIT_STATUS, MachineArgs, named, one_of, values};
 use crate::report::{Kind, kind};
 use vbts_capture::config::DEFAULT_BUFFER;
-use vbts_capture::destination::TraceTo;
+use vbts_capture::output::TraceTo;
 use vbts_capture::{Filters, TraceConfig, TraceFormat};
 use vbts_vmm::config::trace_model;
 use vbts_vmm::memory::Size;

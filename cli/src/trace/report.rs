@@ -14,7 +14,7 @@ use signal_hook::iterator::{Handle, Signals};
 
 use super::{TraceArgs, run};
 use crate::report::{self, Kind, Opt, ReportArgs};
-use vbts_capture::destination::TraceTo;
+use vbts_capture::output::TraceTo;
 use vbts_capture::{TraceConfig, TraceFormat};
 use vbts_host::HeldSignals;
 use vbts_host::child::fork;

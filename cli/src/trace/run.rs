@@ -8,7 +8,7 @@ use vbts_protocol::{ExitStatus, Scope};
 
 use super::guest::TracedGuest;
 use crate::{options, stats};
-use vbts_capture::destination::StdoutUse;
+use vbts_capture::output::StdoutUse;
 use vbts_capture::{Notes, RunEnd, SessionError, Summary, TraceConfig};
 use vbts_host::exit::{Failure, say, signal_name, status};
 use vbts_vmm::launch::Launch;

@@ -30,7 +30,10 @@ fn a_test_finds_its_own_function() {
         found.contains("a_test_finds_its_own_function+0x0"),
         "{found}"
     );
-    assert!(found.contains("symbols/src/symbolizer/tests.rs:"), "{found}");
+    assert!(
+        found.contains("symbols/src/symbolizer/tests.rs:"),
+        "{found}"
+    );
     assert_eq!(label(&mut symbols, 1, address), found, "from the cache");
 }
 

@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use libtest_mimic::Trial;
-use vbts_capture::destination::{StdoutUse, TraceTo};
 use vbts_capture::format::Raw;
-use vbts_capture::streams::Positions;
+use vbts_capture::output::{StdoutUse, TraceTo};
+use vbts_capture::program::Positions;
 use vbts_capture::{AgentConnection, Destination, Options, RunEnd, Session};
 use vbts_devices::virtio::console::ConsolePort;
 use vbts_devices::{Shared, lock, shared};

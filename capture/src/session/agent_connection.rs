@@ -12,8 +12,8 @@ use vbts_devices::virtio::mmio::MmioTransport;
 use vbts_devices::{Shared, lock};
 use vbts_protocol::{Job, ToGuest};
 
-use super::session::{Session, SessionError};
-use super::terminal::Terminal;
+use super::{Session, SessionError};
+use crate::program::Terminal;
 use vbts_host::exit::{Failure, say};
 use vbts_host::input::ReadOutcome;
 use vbts_host::{Alarm, Event, Input};

@@ -1,5 +1,7 @@
 //! The destinations of a trace and of the program's output.
 
+mod task_files;
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::PathBuf;
@@ -9,10 +11,12 @@ use indicatif::ProgressBar;
 use rustix::fs::FileType;
 use vbts_trace::Event;
 
-use super::task::Task;
-use super::task_files::TaskFiles;
+use crate::task::Task;
+use task_files::TaskFiles;
 use vbts_host::output::{Output, OutputError};
 use vbts_host::{Unit, WriteMonitor};
+
+pub use task_files::INDEX;
 
 /// Length in bytes at which an unfinished line of the program is written.
 const MAX_PARTIAL_LINE: usize = 64 << 10;
@@ -89,7 +93,7 @@ struct HeldReports {
 
 /// Whether standard error is a regular file. The program has it as such and writes to it at an
 /// offset of its own. It would overwrite what is written there during the run, or be overwritten.
-pub(super) fn stderr_is_file() -> bool {
+pub(crate) fn stderr_is_file() -> bool {
     let stat = rustix::fs::fstat(rustix::stdio::stderr());
     stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile)
 }

@@ -5,13 +5,13 @@ use std::sync::atomic::Ordering;
 
 use vbts_trace::{Branch, Event};
 
-use super::destination::Destination;
-use super::format::Format;
 use super::queue::{Queue, WriterError};
-use super::records::PIECE;
-use super::sink::{Sink, is_record};
-use super::summary::Summary;
-use super::task::Task;
+use crate::format::Format;
+use crate::output::Destination;
+use crate::records::PIECE;
+use crate::sink::{Sink, is_record};
+use crate::summary::Summary;
+use crate::task::Task;
 use vbts_symbols::Symbolizer;
 
 /// Bytes of formatted branches for which they are written before the batch ends.

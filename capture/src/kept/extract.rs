@@ -10,17 +10,17 @@ use thiserror::Error;
 use vbts_protocol::Scope;
 use vbts_trace::{Event, Item, Passed, Reader};
 
-use super::btrace::Btrace;
-use super::destination::Destination;
-use super::filter::Filters;
-use super::pipeline::TracePipeline;
-use super::queue::WriterError;
 use super::replay::{Only, Replay};
-use super::session::Options;
-use super::sink::Sink as _;
-use super::snapshot::TaskSnapshot;
-use super::summary::{RunEnd, Summary};
-use super::task::Task;
+use crate::filter::Filters;
+use crate::format::Btrace;
+use crate::output::Destination;
+use crate::pipeline::Options;
+use crate::pipeline::TracePipeline;
+use crate::pipeline::queue::WriterError;
+use crate::pipeline::snapshot::TaskSnapshot;
+use crate::sink::Sink as _;
+use crate::summary::{RunEnd, Summary};
+use crate::task::Task;
 use vbts_symbols::Symbolizer;
 
 /// Why there is no part.

@@ -48,9 +48,9 @@ use std::sync::Arc;
 use thiserror::Error;
 use vbts_trace::Event;
 
-use super::records::{Position, Records};
-use super::sink::Sink;
-use super::task::Task;
+use crate::records::{Position, Records};
+use crate::sink::Sink;
+use crate::task::Task;
 pub use agent_event::AgentEvent;
 use stream::{Item, Key, Maps, Process, Queued, Stream};
 

@@ -1,5 +1,21 @@
 //! The stages of a trace behind the merge: counts, filters, and either writes the trace or keeps
 //! its last branches until the end.
+//!
+//! | module | contents |
+//! |---|---|
+//! | `queue`, `writer` | the thread that formats and writes the trace |
+//! | `merge` | the order of the records of several tasks |
+//! | `tail`, `snapshot` | the last branches, and the state of the tasks before them |
+//! | `formatting_sink` | the last stage: formats and writes |
+//! | `report` | reports about single tasks |
+
+mod formatting_sink;
+pub mod merge;
+pub(crate) mod queue;
+pub(crate) mod report;
+pub(crate) mod snapshot;
+pub(crate) mod tail;
+mod writer;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,24 +24,55 @@ use std::sync::atomic::Ordering;
 use vbts_protocol::Scope;
 use vbts_trace::{Branch, Crash, Event, Item, Streams};
 
-use super::destination::Destination;
-use super::filter::Filter;
-use super::formatting_sink::FormattingSink;
-use super::queue::{Queue, WriterError};
-use super::records::{PIECE, Position};
-use super::replay::{Only, Replay};
-use super::report::{self, Standing};
-use super::session::Options;
-use super::sink::Sink;
-use super::summary::{RunEnd, Summary};
-use super::tail::TailBuffer;
-use super::task::{Task, belongs};
+use crate::filter::{Filter, Filters};
+use crate::format::Format;
+use crate::kept::{Only, Replay};
+use crate::output::Destination;
+use crate::records::{PIECE, Position};
+use crate::sink::Sink;
+use crate::summary::{RunEnd, Summary};
+use crate::task::{Task, belongs};
+use formatting_sink::FormattingSink;
+use queue::Queue;
+use report::Standing;
+use tail::TailBuffer;
 use vbts_symbols::Symbolizer;
+
+pub use queue::WriterError;
+pub use writer::Writer;
 
 /// Number of tasks that a report shows at the end of a run.
 const SHOWN: usize = 32;
 /// Number of branches that it shows of each.
 const SHOWN_BRANCHES: usize = 8;
+
+/// How a trace is written.
+pub struct Options {
+    /// The branches to write.
+    pub scope: Scope,
+    /// The guest's kernel is a 32-bit one.
+    pub is_32_bit: bool,
+    /// Whether notes about the run and reports about single tasks go to standard error.
+    pub reports: bool,
+    /// The format.
+    pub format: Box<dyn Format>,
+    /// Names the addresses.
+    pub symbols: Symbolizer,
+    /// The branches that are wanted.
+    pub filters: Filters,
+    /// Where the trace and the program's output go.
+    pub destination: Destination,
+    /// Memory in bytes for records that wait for older ones of other tasks.
+    pub merge_limit: usize,
+}
+
+impl std::fmt::Debug for Options {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Options")
+            .field("scope", &self.scope)
+            .finish_non_exhaustive()
+    }
+}
 
 /// Writes a trace with the options of the user.
 pub struct TracePipeline {

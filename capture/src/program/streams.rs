@@ -16,8 +16,8 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{OFlags, SeekFrom, seek};
 use vbts_protocol::{Bytes, FileAccess, Stream, StreamKind};
 
-use super::destination::{StdoutUse, StreamOutput};
 use super::terminal::Terminal;
+use crate::output::{StdoutUse, StreamOutput};
 use vbts_host::descriptors::{Inherited, Kind};
 use vbts_host::output::Output;
 

@@ -10,13 +10,13 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
+use super::TracePipeline;
 use super::merge::{AgentEvent, Merge};
-use super::pipeline::TracePipeline;
 use super::queue::{Queue, Work, WriterError};
-use super::session::Options;
-use super::sink::Sink as _;
-use super::summary::{RunEnd, Summary, Written};
-use super::task::Task;
+use crate::pipeline::Options;
+use crate::sink::Sink as _;
+use crate::summary::{RunEnd, Summary, Written};
+use crate::task::Task;
 use vbts_host::sandbox::{ThreadKind, confine_thread};
 use vbts_host::{Alarm, OutputError, WriteTimeout};
 

@@ -26,7 +26,7 @@ pub struct Notes {
 impl Notes {
     /// Takes a message about processes that have outlived the program's first one. The run has
     /// `ended` them, or it waits for them.
-    pub(super) fn outlived(&mut self, ended: bool, count: u32, names: Names<'_>) {
+    pub(crate) fn outlived(&mut self, ended: bool, count: u32, names: Names<'_>) {
         let processes = if count == 1 { "process" } else { "processes" };
         let list = list(count, false, names);
         if ended {
@@ -42,7 +42,7 @@ impl Notes {
     }
 
     /// Takes a message about files whose changes are lost.
-    pub(super) fn discarded(&mut self, count: u32, more: bool, names: Names<'_>) {
+    pub(crate) fn discarded(&mut self, count: u32, more: bool, names: Names<'_>) {
         let files = if count == 1 { "file" } else { "files" };
         let least = if more { "at least " } else { "" };
         let list = list(count, more, names);
@@ -53,7 +53,7 @@ impl Notes {
     }
 
     /// The note that the run waits, once it is due.
-    pub(super) fn take_waiting(&mut self) -> Option<String> {
+    pub(crate) fn take_waiting(&mut self) -> Option<String> {
         let (_, since) = self.waiting.as_ref()?;
         if since.elapsed() < UNANNOUNCED {
             return None;

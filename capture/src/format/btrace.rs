@@ -3,9 +3,9 @@
 use vbts_protocol::ExitStatus;
 use vbts_trace::{Branch, Error, Event, Run, Writer};
 
-use super::format::Format;
-use super::summary::{RunEnd, Summary};
-use super::task::Task;
+use super::Format;
+use crate::summary::{RunEnd, Summary};
+use crate::task::Task;
 use vbts_host::Unit;
 use vbts_symbols::Symbolizer;
 

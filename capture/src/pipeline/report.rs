@@ -9,8 +9,8 @@ use vbts_cpu::model::Requirement;
 use vbts_protocol::REGISTERS;
 use vbts_trace::Crash;
 
-use super::task::Task;
-use super::text::{push_branch, push_place};
+use crate::format::text::{push_branch, push_place};
+use crate::task::Task;
 use vbts_host::escape::printable;
 use vbts_host::exit::signal_name;
 use vbts_symbols::Symbolizer;

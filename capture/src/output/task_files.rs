@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use vbts_trace::Event;
 
-use super::task::Task;
+use crate::task::Task;
 use vbts_host::output::{Output, OutputError};
 use vbts_host::{Unit, WriteMonitor};
 

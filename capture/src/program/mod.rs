@@ -1,7 +1,15 @@
 //! Finds the program to run in the guest as `execvp` does, and checks it before a machine is booted
 //! for it.
+//!
+//! | module | contents |
+//! |---|---|
+//! | `executable` | the formats of programs that Linux runs |
+//! | `streams` | the program's open descriptors, of this process and in the guest |
+//! | `terminal` | the program's terminal |
 
-mod format;
+mod executable;
+mod streams;
+mod terminal;
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -16,6 +24,9 @@ use thiserror::Error;
 use vbts_guest_files::arch::Arch;
 use vbts_host::exit::Failure;
 use vbts_host::root::Root;
+
+pub use streams::{Positions, Streams};
+pub use terminal::{Restorer, Terminal};
 
 /// Directories that `execvp` searches if the environment has no `PATH`.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
@@ -155,7 +166,7 @@ fn check(
         _ => read_error(path, error),
     })?;
     let start = read_start(&file).map_err(|error| read_error(path, error))?;
-    let Some(interpreter) = format::interpreter(path, &file, &start, arch)? else {
+    let Some(interpreter) = executable::interpreter(path, &file, &start, arch)? else {
         return Ok(());
     };
     let levels = levels

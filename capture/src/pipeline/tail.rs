@@ -6,9 +6,9 @@ use std::io::Cursor;
 use vbts_trace::{Branch, Error, Event, Item, Reader, Run, Writer};
 
 use super::queue::WriterError;
-use super::sink::Sink;
 use super::snapshot::TaskSnapshot;
-use super::task::Task;
+use crate::sink::Sink;
+use crate::task::Task;
 
 /// Branches of a segment, at least. Larger ones compress better.
 const MIN_SEGMENT: u64 = 1 << 16;

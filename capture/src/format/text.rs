@@ -4,9 +4,9 @@ use std::io::Write as _;
 
 use vbts_trace::{Branch, Event, Status};
 
-use super::format::{FULL, Format, push_decimal, push_hex_digits};
-use super::summary::Summary;
-use super::task::Task;
+use super::{FULL, Format, push_decimal, push_hex_digits};
+use crate::summary::Summary;
+use crate::task::Task;
 use vbts_host::escape::printable;
 use vbts_host::exit::signal_name;
 use vbts_symbols::Symbolizer;

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use super::guest_records::GuestRecords;
 use super::merge::{AgentEvent, MergeError};
-use super::replay::ReplayError;
-use super::summary::{RunEnd, Summary};
-use super::terminal::Restorer;
+use crate::guest_records::GuestRecords;
+use crate::kept::ReplayError;
+use crate::program::Restorer;
+use crate::summary::{RunEnd, Summary};
 use vbts_host::{OutputError, WriteMonitor};
 
 /// Bytes of records for which the thread is woken. Waking it takes longer than formatting one frame

@@ -4,9 +4,9 @@ use serde_json::json;
 use vbts_protocol::ExitStatus;
 use vbts_trace::{Branch, Event, Status};
 
-use super::format::{Format, push_decimal, push_hex};
-use super::summary::{RunEnd, Summary};
-use super::task::Task;
+use super::{Format, push_decimal, push_hex};
+use crate::summary::{RunEnd, Summary};
+use crate::task::Task;
 use vbts_host::escape::is_printable;
 use vbts_host::exit::signal_name;
 use vbts_symbols::Symbolizer;
@@ -122,7 +122,7 @@ fn line(task: &Task, event: &Event) -> Option<String> {
         }
         Event::Crash(crash) => {
             let signal = signal_name(crash.signal.cast_signed());
-            let rip = crash.registers.get(super::report::RIP).copied();
+            let rip = crash.registers.get(crate::pipeline::report::RIP).copied();
             format!(
                 "{{\"kind\":\"crash\",\"task\":{id},\"signal\":\"{signal}\",\"code\":{},\
                  \"address\":{},\"rip\":{}}}",

@@ -6,9 +6,9 @@ use thiserror::Error;
 use vbts_protocol::ExitStatus;
 use vbts_trace::{Event, Item, Streams};
 
-use super::sink::{Sink, belongs_to_a_task};
-use super::summary::{RunEnd, Summary};
-use super::task::Task;
+use crate::sink::{Sink, belongs_to_a_task};
+use crate::summary::{RunEnd, Summary};
+use crate::task::Task;
 use vbts_host::escape::printable;
 
 /// Number of tasks that can live at once.

@@ -1,8 +1,16 @@
 //! The receiving half of the connection to the agent: its messages become work for the thread that
 //! writes the trace.
+//!
+//! | module | contents |
+//! |---|---|
+//! | `messages`, `error` | the contents of messages, and what is wrong with them |
+//! | `notes` | processes that outlive the program, and files whose changes are lost |
+//! | `agent_connection` | the other half: sends the job, standard input and signals |
 
+mod agent_connection;
 mod error;
 mod messages;
+mod notes;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,61 +18,30 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use vbts_devices::{ByteSink, GuestRam};
-use vbts_protocol::{Decoder, ExitStatus, MAX_OPEN_FILES, Scope, ToHost, VERSION};
+use vbts_protocol::{Decoder, ExitStatus, MAX_OPEN_FILES, ToHost, VERSION};
 use vbts_trace::Event;
 
+pub use agent_connection::AgentConnection;
 pub use error::SessionError;
 use messages::{MAX_NAME, about_a_task, code_source};
+pub use notes::Notes;
 
-use super::destination::{Destination, stderr_is_file};
-use super::filter::Filters;
-use super::format::Format;
-use super::guest_records::GuestRecords;
-use super::merge::AgentEvent;
-use super::notes::Notes;
-use super::queue::Work;
-use super::records::Records;
-use super::streams::Positions;
-use super::summary::{RunEnd, Summary, Written};
-use super::terminal::Restorer;
-use super::writer::Writer;
+use crate::guest_records::GuestRecords;
+use crate::output::stderr_is_file;
+use crate::pipeline::merge::AgentEvent;
+use crate::pipeline::queue::Work;
+use crate::pipeline::{Options, Writer};
+use crate::program::{Positions, Restorer};
+use crate::records::Records;
+use crate::summary::{RunEnd, Summary, Written};
 use vbts_host::Alarm;
 use vbts_host::escape::printable;
 use vbts_host::terminal::Keys;
-use vbts_symbols::Symbolizer;
 use vbts_symbols::elf::MAX_BUILD_ID;
-
-/// How a trace is written.
-pub struct Options {
-    /// The branches to write.
-    pub scope: Scope,
-    /// The guest's kernel is a 32-bit one.
-    pub is_32_bit: bool,
-    /// Whether notes about the run and reports about single tasks go to standard error.
-    pub reports: bool,
-    /// The format.
-    pub format: Box<dyn Format>,
-    /// Names the addresses.
-    pub symbols: Symbolizer,
-    /// The branches that are wanted.
-    pub filters: Filters,
-    /// Where the trace and the program's output go.
-    pub destination: Destination,
-    /// Memory in bytes for records that wait for older ones of other tasks.
-    pub merge_limit: usize,
-}
-
-impl std::fmt::Debug for Options {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Options")
-            .field("scope", &self.scope)
-            .finish_non_exhaustive()
-    }
-}
 
 /// A request for input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct InputWanted {
+pub(crate) struct InputWanted {
     /// The most bytes; 0 is none.
     pub bytes: u32,
     /// It is for a terminal in canonical mode.
@@ -173,7 +150,7 @@ impl Session {
     }
 
     /// The note that the run waits for processes that the program has left, once it is due.
-    pub(super) fn take_waiting_note(&mut self) -> Option<String> {
+    pub(crate) fn take_waiting_note(&mut self) -> Option<String> {
         let note = self.notes.take_waiting();
         note.filter(|_| self.reports && !stderr_is_file())
     }
@@ -184,7 +161,7 @@ impl Session {
     }
 
     /// Prepares for the records that the guest drains when the run ends early.
-    pub(super) fn expect_end(&mut self) {
+    pub(crate) fn expect_end(&mut self) {
         self.writer.expect_end();
     }
 
@@ -223,7 +200,7 @@ impl Session {
     }
 
     /// Returns whether the agent is ready for a job.
-    pub(super) fn is_ready(&self) -> bool {
+    pub(crate) fn is_ready(&self) -> bool {
         self.ready
     }
 
@@ -234,17 +211,17 @@ impl Session {
 
     /// Returns the guest's CLOCK_MONOTONIC in ns, if a message since the last call had it. The
     /// agent has read it just before.
-    pub(super) fn take_time(&mut self) -> Option<u64> {
+    pub(crate) fn take_time(&mut self) -> Option<u64> {
         self.time.take()
     }
 
     /// Returns whether the program has stopped at its terminal since the last call.
-    pub(super) fn take_stopped(&mut self) -> bool {
+    pub(crate) fn take_stopped(&mut self) -> bool {
         std::mem::take(&mut self.stopped)
     }
 
     /// Returns the last requests for input since the last call, by stream.
-    pub(super) fn take_wanted_input(&mut self) -> BTreeMap<u32, InputWanted> {
+    pub(crate) fn take_wanted_input(&mut self) -> BTreeMap<u32, InputWanted> {
         std::mem::take(&mut self.wanted_input)
     }
 
@@ -252,7 +229,7 @@ impl Session {
     ///
     /// # Errors
     /// The session has ended with an error, which is returned once.
-    pub(super) fn take_closed(&mut self) -> Result<Vec<u32>, SessionError> {
+    pub(crate) fn take_closed(&mut self) -> Result<Vec<u32>, SessionError> {
         match self.error.take() {
             Some(error) => Err(error),
             None => Ok(self.writer.take_closed()?),
@@ -280,12 +257,12 @@ impl Session {
     }
 
     /// Blocks until what the program has written so far is written, for at most a second.
-    pub(super) fn wait_for_output(&self) {
+    pub(crate) fn wait_for_output(&self) {
         self.writer.wait_for_output();
     }
 
     /// Writes the program's unfinished line, which may be a prompt.
-    pub(super) fn flush_line(&self) -> Result<(), SessionError> {
+    pub(crate) fn flush_line(&self) -> Result<(), SessionError> {
         Ok(self.writer.put(Work::FlushLine)?)
     }
 

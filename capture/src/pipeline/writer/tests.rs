@@ -9,10 +9,10 @@ use vbts_protocol::{ExitStatus, Scope};
 use vbts_trace::{Branch, Event};
 
 use super::*;
-use crate::btrace::Btrace;
-use crate::destination::{Destination, StdoutUse, TraceTo};
+use crate::format::Btrace;
 use crate::format::tests::symbols;
 use crate::format::{Format, Raw};
+use crate::output::{Destination, StdoutUse, TraceTo};
 use crate::records::tests::records;
 use vbts_host::Unit;
 use vbts_symbols::Symbolizer;

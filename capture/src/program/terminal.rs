@@ -12,7 +12,7 @@ use vbts_devices::lock;
 use vbts_protocol::WindowSize;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
-use super::destination::StreamOutput;
+use crate::output::StreamOutput;
 use vbts_host::descriptors::{Inherited, Kind};
 use vbts_host::input::ReadOutcome;
 use vbts_host::terminal::{Keys, Mode, in_foreground, settings, size, stop};

@@ -1,13 +1,25 @@
-//! The interface of the formats of a trace, and the raw format.
+//! The formats of a trace: their interface, and the raw format.
+//!
+//! | module | contents |
+//! |---|---|
+//! | `text`, `json`, `btrace` | the other formats |
+
+mod btrace;
+mod json;
+pub(crate) mod text;
 
 use vbts_protocol::RECORD_SIZE;
 use vbts_trace::{Branch, Event};
 
-use super::sink::is_record;
-use super::summary::Summary;
-use super::task::Task;
+use crate::sink::is_record;
+use crate::summary::Summary;
+use crate::task::Task;
 use vbts_host::Unit;
 use vbts_symbols::Symbolizer;
+
+pub use btrace::Btrace;
+pub use json::Json;
+pub use text::Text;
 
 /// Formats branches and the events between them.
 pub trait Format: Send {
