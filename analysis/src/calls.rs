@@ -12,7 +12,7 @@ use super::{Loaded, Names, Out, percent};
 const MAX_DEPTH: usize = 512;
 
 /// The children of each node, and the nodes without a parent, those with most instructions first.
-pub fn sorted_children(nodes: &[Node], totals: &[(u64, u64)]) -> (Vec<u32>, Vec<Vec<u32>>) {
+pub(crate) fn sorted_children(nodes: &[Node], totals: &[(u64, u64)]) -> (Vec<u32>, Vec<Vec<u32>>) {
     let mut roots = Vec::new();
     let mut children: Vec<Vec<u32>> = vec![Vec::new(); nodes.len()];
     for (at, node) in nodes.iter().enumerate() {

@@ -90,7 +90,7 @@ impl CodeFiles {
     }
 
     /// Opens a source file, if there is one. Keeps in mind what is wrong with it.
-    pub fn open_source(&mut self, path: &Path) -> Option<File> {
+    pub(crate) fn open_source(&mut self, path: &Path) -> Option<File> {
         let name = path.as_os_str().as_encoded_bytes();
         let files = self.symbols.mapped();
         match files.open_regular(path) {
@@ -110,7 +110,7 @@ impl CodeFiles {
     }
 
     /// The first bytes of a source file, `most` at most; none if there is no such file.
-    pub fn read_source(&mut self, path: &Path, most: u64) -> Vec<u8> {
+    pub(crate) fn read_source(&mut self, path: &Path, most: u64) -> Vec<u8> {
         let mut bytes = Vec::new();
         if let Some(file) = self.open_source(path)
             && file.take(most).read_to_end(&mut bytes).is_err()

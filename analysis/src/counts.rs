@@ -9,7 +9,7 @@ use super::Loaded;
 
 /// Counts of the instructions of a module, and of its branches.
 #[derive(Debug, Default)]
-pub struct ModuleCounts {
+pub(crate) struct ModuleCounts {
     /// Offsets at which the count changes, sorted.
     starts: Vec<u64>,
     /// The largest counts of 2^n neighbours, for each n.
@@ -20,11 +20,11 @@ pub struct ModuleCounts {
 
 /// The counts of all modules.
 #[derive(Debug, Default)]
-pub struct AllCounts(HashMap<ModuleId, ModuleCounts>);
+pub(crate) struct AllCounts(HashMap<ModuleId, ModuleCounts>);
 
 impl AllCounts {
     /// The counts of all modules.
-    pub fn of<W: Watch>(profile: &Loaded<W>) -> Self {
+    pub(crate) fn of<W: Watch>(profile: &Loaded<W>) -> Self {
         let mut changes: HashMap<ModuleId, Vec<(u64, bool, u64)>> = HashMap::new();
         for (line, count) in profile.lines().filter(|(_, count)| count.instructions > 0) {
             let after = line.last.wrapping_add(u64::from(line.complete));
@@ -48,7 +48,7 @@ impl AllCounts {
     }
 
     /// The counts of a module, if its code was executed.
-    pub fn module(&self, module: ModuleId) -> Option<&ModuleCounts> {
+    pub(crate) fn module(&self, module: ModuleId) -> Option<&ModuleCounts> {
         self.0.get(&module)
     }
 }
@@ -87,7 +87,7 @@ impl ModuleCounts {
     }
 
     /// How often the instruction at `offset` was executed.
-    pub fn at(&self, offset: u64) -> u64 {
+    pub(crate) fn at(&self, offset: u64) -> u64 {
         let after = self.starts.partition_point(|start| *start <= offset);
         let at = after.checked_sub(1);
         let value = at.and_then(|at| self.largest.first()?.get(at));
@@ -96,7 +96,7 @@ impl ModuleCounts {
 
     /// How often the instruction in the code from `start` to `end` was executed that was executed
     /// most.
-    pub fn most(&self, start: u64, end: u64) -> u64 {
+    pub(crate) fn most(&self, start: u64, end: u64) -> u64 {
         let first = self.starts.partition_point(|at| *at <= start);
         let last = self.starts.partition_point(|at| *at < end);
         let inside = match last.checked_sub(first) {
@@ -112,7 +112,7 @@ impl ModuleCounts {
     }
 
     /// How often the branch at `offset` was taken.
-    pub fn taken(&self, offset: u64) -> u64 {
+    pub(crate) fn taken(&self, offset: u64) -> u64 {
         self.taken.get(&offset).copied().unwrap_or(0)
     }
 }

@@ -341,7 +341,7 @@ fn add_branches<W: Watch>(
 }
 
 /// The lines of a source file, as printable text.
-pub fn source_lines<W: Watch>(profile: &mut Loaded<W>, path: &str) -> Vec<String> {
+pub(crate) fn source_lines<W: Watch>(profile: &mut Loaded<W>, path: &str) -> Vec<String> {
     let (code, _) = profile.code();
     let bytes = code.files.read_source(Path::new(path), MAX_SOURCE);
     let text = String::from_utf8_lossy(&bytes);

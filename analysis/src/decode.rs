@@ -39,7 +39,7 @@ struct Block {
 }
 
 /// What is given out.
-pub enum Decoded<'a> {
+pub(crate) enum Decoded<'a> {
     /// A block begins: its list of branches is empty.
     Begin,
     /// A batch of the block. It may be taken apart.
@@ -51,7 +51,7 @@ pub enum Decoded<'a> {
 ///
 /// # Errors
 /// The trace cannot be read, or is damaged.
-pub fn decode(
+pub(crate) fn decode(
     reader: &Reader<BufReader<File>>,
     first: usize,
     workers: &Workers,

@@ -25,7 +25,7 @@ pub enum By {
 
 /// A row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Row {
+pub(crate) struct Row {
     /// Number of calls.
     pub calls: u64,
     /// Instructions, without those of callees.
@@ -37,7 +37,7 @@ pub struct Row {
 }
 
 /// The rows of all functions that were executed.
-pub fn rows_by_function(tree: &Tree) -> BTreeMap<FunctionId, Row> {
+pub(crate) fn rows_by_function(tree: &Tree) -> BTreeMap<FunctionId, Row> {
     let mut rows: BTreeMap<FunctionId, Row> = BTreeMap::new();
     let totals = tree.totals();
     let is_nested = nested(tree.nodes());

@@ -20,7 +20,7 @@ fn directions(file: &SourceFile) -> impl Iterator<Item = u64> + '_ {
 }
 
 /// How often a branch was not taken.
-pub fn not_taken(branch: &BranchCount) -> u64 {
+pub(crate) fn not_taken(branch: &BranchCount) -> u64 {
     branch.executed.saturating_sub(branch.taken)
 }
 

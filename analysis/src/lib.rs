@@ -25,6 +25,8 @@
 //! assert_eq!(vbts_analysis::Xml("a<b>").to_string(), "a&lt;b&gt;");
 //! ```
 
+#![warn(unreachable_pub)]
+
 mod bolt;
 mod calls;
 mod code_files;

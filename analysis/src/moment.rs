@@ -15,7 +15,7 @@ use super::{Loaded, Names, Out};
 /// Maximum number of frames of a stack that are shown.
 const MAX_FRAMES: usize = 256;
 /// Maximum number of steps that are kept of a task.
-pub const MAX_STEPS: usize = 10_000;
+pub(crate) const MAX_STEPS: usize = 10_000;
 /// Maximum number of tasks that are shown.
 const MAX_TASKS: usize = 1 << 10;
 

@@ -19,7 +19,7 @@ const MAX_NAMES: usize = 64 << 20;
 
 /// Room for names of all files together. A hostile file has long names for everything.
 #[derive(Debug)]
-pub struct Room(usize);
+pub(crate) struct Room(usize);
 
 impl Default for Room {
     fn default() -> Self {
@@ -29,7 +29,7 @@ impl Default for Room {
 
 impl Room {
     /// The name, if there is room for it.
-    pub fn take(&mut self, name: String) -> Option<String> {
+    pub(crate) fn take(&mut self, name: String) -> Option<String> {
         self.0 = self.0.checked_sub(name.len())?;
         Some(name)
     }
@@ -130,7 +130,7 @@ impl Names {
     }
 
     /// The last part of a module's path.
-    pub fn short_module(&self, id: ModuleId) -> &str {
+    pub(crate) fn short_module(&self, id: ModuleId) -> &str {
         let name = self.module(id);
         name.rsplit('/').next().unwrap_or(name)
     }
@@ -153,7 +153,7 @@ impl Names {
 }
 
 /// The name of a place without a function.
-pub fn place_name(module: &Module, offset: u64) -> String {
+pub(crate) fn place_name(module: &Module, offset: u64) -> String {
     let name = module.name.rsplit('/').next().unwrap_or_default();
     match module.kind {
         ModuleKind::Unmapped => format!("{offset:#x}"),
@@ -162,7 +162,7 @@ pub fn place_name(module: &Module, offset: u64) -> String {
 }
 
 /// Text from a file in a form that is printable and not too long.
-pub fn shown(text: &str) -> String {
+pub(crate) fn shown(text: &str) -> String {
     let short = prefix(text, MAX_NAME);
     let mut name = printable(short.as_bytes());
     if short.len() < text.len() {
@@ -172,7 +172,7 @@ pub fn shown(text: &str) -> String {
 }
 
 /// The names of places, such as `main+0x1f (fib.c:12)`.
-pub fn name_places<W: Watch>(profile: &mut Loaded<W>, places: &[Place]) -> Vec<String> {
+pub(crate) fn name_places<W: Watch>(profile: &mut Loaded<W>, places: &[Place]) -> Vec<String> {
     let mut room = Room::default();
     let mut names: Vec<String> = places
         .iter()

@@ -71,11 +71,11 @@ const BRANCH_STACK: u32 = 15;
 const STRING_ALIGN: usize = 64;
 
 /// Number of branches in a branch stack. A record has at most 64 KiB.
-pub const STACK_SIZE: usize = 2048;
+pub(crate) const STACK_SIZE: usize = 2048;
 
 /// Which branches a file has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Scope {
+pub(crate) struct Scope {
     /// Those of programs.
     pub user: bool,
     /// Those of the kernel.
@@ -84,7 +84,7 @@ pub struct Scope {
 
 /// A task of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct Task {
+pub(crate) struct Task {
     /// Process.
     pub process: u32,
     /// Thread ID.
@@ -93,7 +93,7 @@ pub struct Task {
 
 impl Task {
     /// The kernel.
-    pub const KERNEL: Self = Self {
+    pub(crate) const KERNEL: Self = Self {
         process: u32::MAX,
         id: 0,
     };
@@ -101,7 +101,7 @@ impl Task {
 
 /// A mapping of code.
 #[derive(Debug, Clone, Copy)]
-pub struct CodeMapping<'a> {
+pub(crate) struct CodeMapping<'a> {
     /// First address.
     pub start: u64,
     /// Size in bytes.
@@ -116,7 +116,7 @@ pub struct CodeMapping<'a> {
 
 /// A record while it is made.
 #[derive(Debug, Default)]
-pub struct Record(Vec<u8>);
+pub(crate) struct Record(Vec<u8>);
 
 impl Record {
     fn begin(&mut self, kind: u32, misc: u16) -> &mut Self {
@@ -166,7 +166,7 @@ impl Record {
     }
 
     /// A task has this name, because it executes another program if `is_exec`.
-    pub fn comm(&mut self, task: Task, name: &[u8], is_exec: bool, time: u64) -> &[u8] {
+    pub(crate) fn comm(&mut self, task: Task, name: &[u8], is_exec: bool, time: u64) -> &[u8] {
         let misc = if is_exec { MISC_COMM_EXEC } else { 0 };
         self.begin(RECORD_COMM, misc)
             .task(task)
@@ -175,12 +175,12 @@ impl Record {
     }
 
     /// A task starts.
-    pub fn fork(&mut self, task: Task, parent: Task, time: u64) -> &[u8] {
+    pub(crate) fn fork(&mut self, task: Task, parent: Task, time: u64) -> &[u8] {
         self.begin(RECORD_FORK, 0).parents(task, parent, time)
     }
 
     /// A task ends.
-    pub fn exit(&mut self, task: Task, time: u64) -> &[u8] {
+    pub(crate) fn exit(&mut self, task: Task, time: u64) -> &[u8] {
         self.begin(RECORD_EXIT, 0).parents(task, task, time)
     }
 
@@ -194,7 +194,7 @@ impl Record {
     }
 
     /// So many branches are missing.
-    pub fn lost(&mut self, task: Task, count: u64, time: u64) -> &[u8] {
+    pub(crate) fn lost(&mut self, task: Task, count: u64, time: u64) -> &[u8] {
         self.begin(RECORD_LOST, 0)
             .u64(0)
             .u64(count)
@@ -202,7 +202,7 @@ impl Record {
     }
 
     /// Code is mapped.
-    pub fn mmap(&mut self, task: Task, mapping: &CodeMapping<'_>, time: u64) -> &[u8] {
+    pub(crate) fn mmap(&mut self, task: Task, mapping: &CodeMapping<'_>, time: u64) -> &[u8] {
         let id = mapping
             .build_id
             .map(|id| id.get(..MAX_BUILD_ID).unwrap_or(id));
@@ -232,7 +232,13 @@ impl Record {
     }
 
     /// The next branches of a task, at most [`STACK_SIZE`], oldest first.
-    pub fn sample(&mut self, task: Task, branches: &[Branch], is_kernel: bool, time: u64) -> &[u8] {
+    pub(crate) fn sample(
+        &mut self,
+        task: Task,
+        branches: &[Branch],
+        is_kernel: bool,
+        time: u64,
+    ) -> &[u8] {
         let misc = if is_kernel { MISC_KERNEL } else { MISC_USER };
         let count = branches.len() as u64;
         let at = branches.last().map_or(0, |branch| branch.to);
@@ -269,7 +275,7 @@ fn strings(texts: &[&str], counted: bool) -> Vec<u8> {
 
 /// What a file says about the run.
 #[derive(Debug)]
-pub struct About<'a> {
+pub(crate) struct About<'a> {
     /// Which branches it has.
     pub scope: Scope,
     /// The traced command.
@@ -282,7 +288,7 @@ pub struct About<'a> {
 ///
 /// # Errors
 /// The output fails.
-pub fn begin(about: &About<'_>, size: u64, out: &mut Out<'_>) -> io::Result<()> {
+pub(crate) fn begin(about: &About<'_>, size: u64, out: &mut Out<'_>) -> io::Result<()> {
     let features = [OS_RELEASE, VERSION, ARCH, CMDLINE, BRANCH_STACK];
     let bits = features.iter().fold(0_u64, |bits, bit| bits | 1 << bit);
     let header = [
@@ -344,7 +350,7 @@ pub fn begin(about: &About<'_>, size: u64, out: &mut Out<'_>) -> io::Result<()> 
 ///
 /// # Errors
 /// The output fails.
-pub fn end(about: &About<'_>, size: u64, out: &mut Out<'_>) -> io::Result<()> {
+pub(crate) fn end(about: &About<'_>, size: u64, out: &mut Out<'_>) -> io::Result<()> {
     let command: Vec<&str> = about.command.iter().map(String::as_str).collect();
     let sections = [
         strings(&["Linux"], false),

@@ -75,7 +75,7 @@ impl GuestRecords {
     ///
     /// # Errors
     /// There is no such memory.
-    pub fn read_drained(&self) -> Result<Records, WriterError> {
+    pub(crate) fn read_drained(&self) -> Result<Records, WriterError> {
         self.copy(parse_drained)
     }
 

@@ -58,6 +58,8 @@
 //! # Ok::<(), Infallible>(())
 //! ```
 
+#![warn(unreachable_pub)]
+
 pub mod config;
 mod filter;
 pub mod format;

@@ -7,7 +7,7 @@ use crate::sink::Sink;
 use crate::task::Task;
 
 /// Records that a [`Sink`] receives at a time. A mark counts as one.
-pub const PIECE: usize = 4096;
+pub(crate) const PIECE: usize = 4096;
 
 /// A record of the guest's kernel that is no branch. Times are `CLOCK_MONOTONIC` of the guest in
 /// ns.
@@ -109,7 +109,7 @@ impl Records {
     }
 
     /// Returns the time up to which the task's records are complete, if the last is a departure.
-    pub fn departure(&self) -> Option<u64> {
+    pub(crate) fn departure(&self) -> Option<u64> {
         match self.marks.last()? {
             (at, Mark::Depart(time)) if *at == self.branches.len() => Some(*time),
             _ => None,
@@ -117,7 +117,7 @@ impl Records {
     }
 
     /// Returns the end of the segment at `position` and of all after it that begin before `time`.
-    pub fn segments_before(&self, position: Position, time: u64) -> Position {
+    pub(crate) fn segments_before(&self, position: Position, time: u64) -> Position {
         let first = position.mark + usize::from(self.mark_at(position).is_some());
         let later = self.marks.iter().enumerate().skip(first);
         let mut later = later

@@ -37,7 +37,7 @@ pub fn is_record(event: &Event) -> bool {
 
 /// Returns whether an event is about one task or processor, and not about a process, the guest's
 /// kernel, or a task that has no branches.
-pub fn belongs_to_a_task(event: &Event) -> bool {
+pub(crate) fn belongs_to_a_task(event: &Event) -> bool {
     !matches!(
         event,
         Event::Untraced { .. }

@@ -118,7 +118,7 @@ impl Default for Summary {
 
 impl Summary {
     /// Counts a task that is not traced, by its [`Event::Untraced`].
-    pub fn count_untraced(&mut self, event: &Event) {
+    pub(crate) fn count_untraced(&mut self, event: &Event) {
         self.untraced = self.untraced.saturating_add(1);
         if self.first_untraced.len() < NAMED {
             self.first_untraced.push(event.clone());

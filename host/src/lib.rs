@@ -25,6 +25,8 @@
 //! assert_eq!(printable(b"a\x1b[2Jb"), "a\\u{1b}[2Jb");
 //! ```
 
+#![warn(unreachable_pub)]
+
 pub mod alarm;
 pub mod child;
 pub mod descriptors;

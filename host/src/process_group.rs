@@ -20,7 +20,7 @@ pub fn group() -> libc::pid_t {
 
 /// The foreground process group of `terminal`, or 0 if its leader is outside of the PID namespace.
 /// `None` if the terminal does not control the session of this process.
-pub fn foreground_group(terminal: impl AsFd) -> Option<libc::pid_t> {
+pub(crate) fn foreground_group(terminal: impl AsFd) -> Option<libc::pid_t> {
     // SAFETY: tcgetpgrp takes no pointers, and the descriptor is open while it is borrowed.
     let group = unsafe { libc::tcgetpgrp(terminal.as_fd().as_raw_fd()) };
     (group >= 0).then_some(group)

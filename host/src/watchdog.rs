@@ -34,9 +34,9 @@ const MAX_RESCUE: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 20 }
 const TICK: Duration = Duration::from_millis(100);
 
 /// Ends the process in place of the run loop.
-pub type Rescue = Box<dyn FnOnce(Event) + Send>;
+pub(crate) type Rescue = Box<dyn FnOnce(Event) + Send>;
 /// Ends the process in place of a [`Rescue`] that does not. It takes no lock and allocates nothing.
-pub type LastResort = fn(Event);
+pub(crate) type LastResort = fn(Event);
 
 /// The clock of a thread's processor time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -174,7 +174,7 @@ pub(super) struct Asker(Arc<Shared>);
 
 impl Asker {
     /// Notes that `event` has to be answered. It only touches atomics and calls write(2).
-    pub fn ask(&self, event: Event) {
+    pub(crate) fn ask(&self, event: Event) {
         self.0.event.store(number_of(event), Ordering::SeqCst);
         let _ = self.0.notice.write(1);
     }
@@ -198,7 +198,7 @@ impl Watchdog {
     ///
     /// # Errors
     /// The host is out of file descriptors.
-    pub fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         Ok(Self {
             shared: Arc::new(Shared {
                 event: AtomicI32::new(NO_EVENT),
@@ -217,14 +217,14 @@ impl Watchdog {
     }
 
     /// The part that notes events.
-    pub fn asker(&self) -> Asker {
+    pub(crate) fn asker(&self) -> Asker {
         Asker(self.shared.clone())
     }
 
     /// Has `rescue` end the process if the thread that runs the guest does not answer, and
     /// `last_resort` if `rescue` does not end it within [`MAX_RESCUE`]. The first last resort
     /// stays.
-    pub fn set_rescue(&self, rescue: Rescue, last_resort: LastResort) {
+    pub(crate) fn set_rescue(&self, rescue: Rescue, last_resort: LastResort) {
         self.shared.last_resort.get_or_init(|| last_resort);
         *self.rescue.lock().unwrap_or_else(PoisonError::into_inner) = Some(rescue);
     }
@@ -233,7 +233,7 @@ impl Watchdog {
     ///
     /// # Errors
     /// The host cannot start a thread.
-    pub fn watch(&self) -> io::Result<()> {
+    pub(crate) fn watch(&self) -> io::Result<()> {
         let clock = ThreadClock::of_this_thread()?;
         self.shared.clock.store(clock.0, Ordering::SeqCst);
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
@@ -253,7 +253,7 @@ impl Watchdog {
     ///
     /// # Errors
     /// The host refuses the clock of the thread.
-    pub fn watch_processor(&self, signals: Arc<Signals>) -> io::Result<WatchedProcessor> {
+    pub(crate) fn watch_processor(&self, signals: Arc<Signals>) -> io::Result<WatchedProcessor> {
         let processor = Arc::new(Processor {
             clock: AtomicI32::new(ThreadClock::of_this_thread()?.0),
             signals,
@@ -266,7 +266,7 @@ impl Watchdog {
     }
 
     /// Watches no thread any more. If the watchdog is ending the process, the call does not return.
-    pub fn stop_watching(&self) {
+    pub(crate) fn stop_watching(&self) {
         self.shared.event.store(NO_EVENT, Ordering::SeqCst);
         while self.shared.clock.swap(NO_CLOCK, Ordering::SeqCst) == NO_CLOCK {
             std::thread::park();
@@ -281,13 +281,13 @@ impl Watchdog {
 
     /// The event was answered: the run goes on. The next event has all of its time, also if it
     /// comes before the watchdog has seen the answer.
-    pub fn answer(&self) {
+    pub(crate) fn answer(&self) {
         self.shared.event.store(NO_EVENT, Ordering::SeqCst);
         self.note_progress();
     }
 
     /// The thread waits for another one that makes progress, however slowly.
-    pub fn note_progress(&self) {
+    pub(crate) fn note_progress(&self) {
         self.shared.progress.fetch_add(1, Ordering::Relaxed);
     }
 }

@@ -135,7 +135,7 @@ pub(crate) mod tests {
     use super::*;
 
     /// A case for the new API, without needs.
-    pub fn case(name: &str) -> Case {
+    pub(crate) fn case(name: &str) -> Case {
         Case {
             name: name.into(),
             api: Api::New,

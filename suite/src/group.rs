@@ -16,11 +16,11 @@ struct Pending {
 }
 
 /// Reason of a case that did not end before `--timeout` was reached.
-pub const TIME_LIMIT: &str = "the time limit was reached";
+pub(crate) const TIME_LIMIT: &str = "the time limit was reached";
 
 /// A group of cases, some of which have results.
 #[derive(Debug)]
-pub struct Group {
+pub(crate) struct Group {
     /// Cases that the next guests run.
     remaining: VecDeque<Pending>,
     /// Cases that have failed and run again, each in a guest of its own, when all others have
@@ -38,7 +38,7 @@ pub struct Group {
 impl Group {
     /// A group of `cases` without results. A case that fails runs `retries` times again, or until
     /// it does not fail.
-    pub fn new(cases: &[Case], retries: u32) -> Self {
+    pub(crate) fn new(cases: &[Case], retries: u32) -> Self {
         let pending = |case: &Case| Pending {
             case: case.clone(),
             failure: None,
@@ -54,7 +54,7 @@ impl Group {
     }
 
     /// What the first case for the next guest needs of the machine; `None` if all have results.
-    pub fn next_needs(&mut self) -> Option<Needs> {
+    pub(crate) fn next_needs(&mut self) -> Option<Needs> {
         if self.remaining.is_empty() {
             self.remaining.extend(self.again.pop_front());
         }
@@ -62,18 +62,18 @@ impl Group {
     }
 
     /// The names of the cases for the next guests.
-    pub fn remaining_names(&self) -> Vec<String> {
+    pub(crate) fn remaining_names(&self) -> Vec<String> {
         let names = self.remaining.iter().map(|pending| &pending.case.name);
         names.cloned().collect()
     }
 
     /// How many cases have ended, by outcome.
-    pub fn counts(&self) -> &Counts {
+    pub(crate) fn counts(&self) -> &Counts {
         &self.counts
     }
 
     /// Errors of guests that belong to no case.
-    pub fn errors(&self) -> &[String] {
+    pub(crate) fn errors(&self) -> &[String] {
         &self.errors
     }
 
@@ -82,7 +82,11 @@ impl Group {
     ///
     /// # Errors
     /// A report cannot be written.
-    pub fn give_up(&mut self, outcome: &Outcome, reports: &mut Reports) -> Result<(), Failure> {
+    pub(crate) fn give_up(
+        &mut self,
+        outcome: &Outcome,
+        reports: &mut Reports,
+    ) -> Result<(), Failure> {
         self.remaining.append(&mut self.again);
         while let Some(Pending { case, failure }) = self.remaining.pop_front() {
             let result = failure.unwrap_or_else(|| {
@@ -103,7 +107,7 @@ impl Group {
     ///
     /// # Errors
     /// A report cannot be written.
-    pub fn end(
+    pub(crate) fn end(
         &mut self,
         running: RunningCase,
         outcome: Outcome,
@@ -139,17 +143,17 @@ impl Group {
     }
 
     /// Adds an error of a guest that belongs to no case.
-    pub fn add_error(&mut self, error: String) {
+    pub(crate) fn add_error(&mut self, error: String) {
         self.errors.push(error);
     }
 
     /// The number of cases for the next guests.
-    pub fn remaining(&self) -> usize {
+    pub(crate) fn remaining(&self) -> usize {
         self.remaining.len()
     }
 
     /// The number of cases.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.reported + self.remaining.len() + self.again.len()
     }
 
@@ -162,7 +166,7 @@ impl Group {
 
 /// The case that runs.
 #[derive(Debug)]
-pub struct RunningCase {
+pub(crate) struct RunningCase {
     /// Its name, as the suite prints it.
     pub name: String,
     /// When it began.
@@ -170,14 +174,14 @@ pub struct RunningCase {
     /// The suite's reason for a failure.
     pub why: Option<String>,
     /// The kernel's first complaint.
-    pub complaint: Option<String>,
+    pub(crate) complaint: Option<String>,
     /// What the kernel printed meanwhile.
     pub console: Vec<String>,
 }
 
 impl RunningCase {
     /// The case `name`, which begins now.
-    pub fn new(name: String) -> Self {
+    pub(crate) fn new(name: String) -> Self {
         Self {
             name,
             began: Instant::now(),
@@ -189,7 +193,7 @@ impl RunningCase {
 
     /// The outcome of the case, for which the suite reports `outcome`. A complaint of the kernel
     /// makes any outcome a failure.
-    pub fn outcome(&mut self, outcome: Outcome) -> Outcome {
+    pub(crate) fn outcome(&mut self, outcome: Outcome) -> Outcome {
         match (outcome, self.complaint.take()) {
             (Outcome::Failed(_), complaint) => {
                 let why = self.why.take().unwrap_or_default();

@@ -16,7 +16,7 @@ const CASE_LINES: usize = 200;
 
 /// One guest's part of a group: applies its lines and its end to the group.
 #[derive(Debug)]
-pub struct GuestRun<'a> {
+pub(crate) struct GuestRun<'a> {
     group: &'a mut Group,
     reports: &'a mut Reports,
     parser: Parser,
@@ -37,7 +37,7 @@ pub struct GuestRun<'a> {
 
 impl<'a> GuestRun<'a> {
     /// A guest that was just booted, and runs the first `batch` cases without a result.
-    pub fn new(
+    pub(crate) fn new(
         group: &'a mut Group,
         batch: usize,
         parser: Parser,
@@ -60,7 +60,7 @@ impl<'a> GuestRun<'a> {
 
     /// The time from which the limit of a case counts: the case that runs, or the one that should
     /// begin, may take this long.
-    pub fn step_began(&self) -> Instant {
+    pub(crate) fn step_began(&self) -> Instant {
         self.running
             .as_ref()
             .map_or(self.idle_since, |running| running.began)
@@ -70,7 +70,7 @@ impl<'a> GuestRun<'a> {
     ///
     /// # Errors
     /// A report cannot be written.
-    pub fn line(&mut self, line: &str) -> Result<(), Failure> {
+    pub(crate) fn line(&mut self, line: &str) -> Result<(), Failure> {
         for line in self.parser.lines(line) {
             self.apply(line)?;
         }
@@ -125,7 +125,7 @@ impl<'a> GuestRun<'a> {
     ///
     /// # Errors
     /// A report cannot be written.
-    pub fn end(mut self, end: GuestEnd, limit: Duration) -> Result<Option<Event>, Failure> {
+    pub(crate) fn end(mut self, end: GuestEnd, limit: Duration) -> Result<Option<Event>, Failure> {
         if let Some(complaint) = self.complaint.take() {
             self.group.add_error(format!(
                 "between two cases the kernel complained: {complaint}"

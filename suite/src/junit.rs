@@ -22,7 +22,7 @@ const GUEST: &str = "(guest)";
 
 /// A document under construction.
 #[derive(Debug)]
-pub struct Document {
+pub(crate) struct Document {
     report: Report,
     /// Results of the group that runs.
     cases: Vec<TestCase>,
@@ -30,7 +30,7 @@ pub struct Document {
 
 impl Document {
     /// A document without groups, of this part of all cases, if it is one.
-    pub fn new(shard: Option<Shard>) -> Self {
+    pub(crate) fn new(shard: Option<Shard>) -> Self {
         Self {
             report: Report::new(name(shard)),
             cases: Vec::new(),
@@ -38,7 +38,7 @@ impl Document {
     }
 
     /// Adds the result of a case to the group `group`, which runs.
-    pub fn case(&mut self, group: &str, result: &CaseResult) {
+    pub(crate) fn case(&mut self, group: &str, result: &CaseResult) {
         let name = result.case.short_name();
         let mut case = of_run(group, name, &result.first);
         let failed = result.failed_runs();
@@ -48,7 +48,7 @@ impl Document {
     }
 
     /// Ends the group that runs. `errors` are those of its guests.
-    pub fn group_end(&mut self, name: &str, errors: &[String]) {
+    pub(crate) fn group_end(&mut self, name: &str, errors: &[String]) {
         for error in errors {
             let status = with_message(TestCaseStatus::non_success(NonSuccessKind::Error), error);
             let case = test_case(name, GUEST, status, Duration::ZERO);
@@ -61,14 +61,14 @@ impl Document {
     }
 
     /// Ends the document, of a run that took `took`.
-    pub fn finish(&mut self, took: Duration) -> &Report {
+    pub(crate) fn finish(&mut self, took: Duration) -> &Report {
         self.report.set_time(took);
         &self.report
     }
 }
 
 /// The name of the report of a part of all cases, or of all of them.
-pub fn name(shard: Option<Shard>) -> String {
+pub(crate) fn name(shard: Option<Shard>) -> String {
     match shard {
         Some(shard) => format!("{NAME} {shard}"),
         None => NAME.to_owned(),
@@ -76,7 +76,7 @@ pub fn name(shard: Option<Shard>) -> String {
 }
 
 /// The part of which the report `name` is, if it is one of a part; `None` for other reports.
-pub fn shard(name: &str) -> Option<Option<Shard>> {
+pub(crate) fn shard(name: &str) -> Option<Option<Shard>> {
     match name.strip_prefix(NAME)? {
         "" => Some(None),
         part => Some(Some(part.strip_prefix(' ')?.parse().ok()?)),
@@ -84,12 +84,12 @@ pub fn shard(name: &str) -> Option<Option<Shard>> {
 }
 
 /// Whether this is the status of a case that was not run.
-pub fn is_not_run(status: &TestCaseStatus) -> bool {
+pub(crate) fn is_not_run(status: &TestCaseStatus) -> bool {
     matches!(status, TestCaseStatus::NonSuccess { ty: Some(ty), .. } if ty.as_str() == NOT_RUN)
 }
 
 /// Whether the case has passed in one run and failed in another one.
-pub fn is_flaky(case: &TestCase) -> bool {
+pub(crate) fn is_flaky(case: &TestCase) -> bool {
     match &case.status {
         TestCaseStatus::NonSuccess { reruns, .. } => {
             reruns.kind == FlakyOrRerun::Flaky && !reruns.runs.is_empty()
@@ -99,7 +99,7 @@ pub fn is_flaky(case: &TestCase) -> bool {
 }
 
 /// The failed runs of a case, the first one first.
-pub fn failed_runs(case: &TestCase) -> Vec<TestRerun> {
+pub(crate) fn failed_runs(case: &TestCase) -> Vec<TestRerun> {
     let TestCaseStatus::NonSuccess {
         kind,
         message,
@@ -124,7 +124,7 @@ pub fn failed_runs(case: &TestCase) -> Vec<TestRerun> {
 /// Gives a case, which has the status of the first of its `failed` runs, the elements of Maven's
 /// Surefire for all of them. Those of a flaky case have other names, and include the first run:
 /// Surefire calls the case a success, which would hide the failure.
-pub fn set_failed_runs(case: &mut TestCase, failed: Vec<TestRerun>, is_flaky: bool) {
+pub(crate) fn set_failed_runs(case: &mut TestCase, failed: Vec<TestRerun>, is_flaky: bool) {
     if let TestCaseStatus::NonSuccess { reruns, .. } = &mut case.status {
         reruns.kind = match is_flaky {
             true => FlakyOrRerun::Flaky,

@@ -6,22 +6,22 @@ use std::fmt::Write as _;
 use super::{CaseResult, Counts, Outcome};
 
 /// A report without tests; `why` is its reason.
-pub fn skip_all(why: &str) -> String {
+pub(crate) fn skip_all(why: &str) -> String {
     format!("KTAP version 1\n1..0 # SKIP {}\n", one_line(why))
 }
 
 /// The head of a report of `groups` groups.
-pub fn head(groups: usize) -> String {
+pub(crate) fn head(groups: usize) -> String {
     format!("KTAP version 1\n1..{groups}\n")
 }
 
 /// The head of the group `name` of `cases` cases.
-pub fn group_head(name: &str, cases: usize) -> String {
+pub(crate) fn group_head(name: &str, cases: usize) -> String {
     format!("  KTAP version 1\n  # Subtest: {name}\n  1..{cases}\n")
 }
 
 /// The result of case `number` of a group, the first of which is 1.
-pub fn case(number: usize, result: &CaseResult) -> String {
+pub(crate) fn case(number: usize, result: &CaseResult) -> String {
     let name = &result.case.name;
     let runs = match 1 + result.later.len() {
         1 => String::new(),
@@ -48,7 +48,7 @@ pub fn case(number: usize, result: &CaseResult) -> String {
 }
 
 /// The result of group `number`, the first of which is 1. `errors` are those of its guests.
-pub fn group_end(number: usize, name: &str, counts: &Counts, errors: &[String]) -> String {
+pub(crate) fn group_end(number: usize, name: &str, counts: &Counts, errors: &[String]) -> String {
     let mut text = format!("# {name}: {counts}\n");
     for error in errors {
         // Writing to a `String` does not fail.
@@ -63,7 +63,7 @@ pub fn group_end(number: usize, name: &str, counts: &Counts, errors: &[String]) 
 }
 
 /// `text` with a space for each control character: one line, which cannot change a terminal.
-pub fn one_line(text: &str) -> String {
+pub(crate) fn one_line(text: &str) -> String {
     text.chars()
         .map(|c| if c.is_control() { ' ' } else { c })
         .collect()

@@ -15,7 +15,7 @@ const INDENT: usize = 4;
 
 /// The kernel's words for a guest that runs `names`: all cases of a suite, a single case, or
 /// [`NO_CASE`].
-pub fn words(names: &[String]) -> String {
+pub(crate) fn words(names: &[String]) -> String {
     let what = match names {
         [name] if name == NO_CASE => "kunit.action=list".to_owned(),
         [name] => format!("kunit.filter_glob={name}"),

@@ -60,7 +60,7 @@ pub enum Line {
 }
 
 /// Parses a line.
-pub fn parse(line: &str) -> Line {
+pub(crate) fn parse(line: &str) -> Line {
     let text = without_time(line.trim_end_matches(['\r', '\n']));
     if let Some(ours) = text.strip_prefix(OURS) {
         return parse_ours(ours);
@@ -86,7 +86,7 @@ fn parse_ours(text: &str) -> Line {
 
 /// The name and the outcome in a result line of KTAP: `ok NUMBER [- ]NAME [# SKIP REASON]`, or
 /// `not ok …`. A failure has no reason yet.
-pub fn result(text: &str) -> Option<(&str, Outcome)> {
+pub(crate) fn result(text: &str) -> Option<(&str, Outcome)> {
     let (good, result) = match (text.strip_prefix("ok "), text.strip_prefix("not ok ")) {
         (Some(result), _) => (true, result),
         (_, Some(result)) => (false, result),
@@ -123,7 +123,7 @@ fn parse_diagnostic(text: &str) -> Line {
 
 /// Removes the prefix of `printk.time` and `CONFIG_PRINTK_CALLER`, such as `[    0.123456][    T1]
 /// `.
-pub fn without_time(line: &str) -> &str {
+pub(crate) fn without_time(line: &str) -> &str {
     let mut rest = line;
     while let Some((bracket, after)) = rest.strip_prefix('[').and_then(|rest| rest.split_once(']'))
     {

@@ -91,12 +91,12 @@ impl CaseResult {
     }
 
     /// Whether the case has failed, and then did not fail.
-    pub fn is_flaky(&self) -> bool {
+    pub(crate) fn is_flaky(&self) -> bool {
         self.later.last().is_some_and(|run| run.outcome.is_good())
     }
 
     /// The runs that failed.
-    pub fn failed_runs(&self) -> impl Iterator<Item = &Run> {
+    pub(crate) fn failed_runs(&self) -> impl Iterator<Item = &Run> {
         let all = std::iter::once(&self.first).chain(&self.later);
         all.filter(|run| !run.outcome.is_good())
     }
@@ -112,7 +112,7 @@ pub struct Counts {
     /// Skipped.
     pub skipped: usize,
     /// Not run.
-    pub not_run: usize,
+    pub(crate) not_run: usize,
 }
 
 impl Counts {

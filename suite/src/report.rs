@@ -200,7 +200,7 @@ impl Reports {
     ///
     /// # Errors
     /// As [`Output::write`].
-    pub fn group_end(
+    pub(crate) fn group_end(
         &mut self,
         name: &str,
         counts: &Counts,

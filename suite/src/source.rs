@@ -11,7 +11,7 @@ use super::lines::{Line, parse};
 use vbts_vmm::boot::cpio::Cpio;
 
 /// The name of no case. A guest with it reports what its kernel can run, and ends.
-pub const NO_CASE: &str = "-";
+pub(crate) const NO_CASE: &str = "-";
 /// The longest limit of a case that the suite accepts, in seconds.
 const MAX_CASE_SECONDS: u64 = 1_000_000;
 

@@ -17,7 +17,7 @@ const NO_LIMIT: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
 
 /// Boots guests, one at a time, and keeps the console of all of them in one log.
 #[derive(Debug)]
-pub struct Supervisor {
+pub(crate) struct Supervisor {
     settings: Settings,
     alarm: Arc<Alarm>,
     log: Output,
@@ -29,7 +29,7 @@ pub struct Supervisor {
 
 /// A guest that was booted, with lines of its console that are not processed yet.
 #[derive(Debug)]
-pub struct SupervisedGuest {
+pub(crate) struct SupervisedGuest {
     /// `None` after its end.
     guest: Option<Guest>,
     lines: VecDeque<String>,
@@ -38,7 +38,7 @@ pub struct SupervisedGuest {
 
 /// What a guest does next.
 #[derive(Debug)]
-pub enum Next {
+pub(crate) enum Next {
     /// It prints a line.
     Line(String),
     /// It ends, or has to be ended.
@@ -47,7 +47,7 @@ pub enum Next {
 
 impl Supervisor {
     /// A supervisor of guests that have `settings`. Their console is written to `log`.
-    pub fn new(settings: Settings, alarm: Arc<Alarm>, log: Output) -> Self {
+    pub(crate) fn new(settings: Settings, alarm: Arc<Alarm>, log: Output) -> Self {
         Self {
             settings,
             alarm,
@@ -61,7 +61,7 @@ impl Supervisor {
     ///
     /// # Errors
     /// The log cannot be written.
-    pub fn select(&mut self, settings: Settings) -> Result<(), Failure> {
+    pub(crate) fn select(&mut self, settings: Settings) -> Result<(), Failure> {
         self.settings = settings;
         let Settings {
             machine, kernel, ..
@@ -72,17 +72,17 @@ impl Supervisor {
     }
 
     /// What the guests have.
-    pub fn settings(&self) -> &Settings {
+    pub(crate) fn settings(&self) -> &Settings {
         &self.settings
     }
 
     /// Host time that a case may take.
-    pub fn case_limit(&self) -> Duration {
+    pub(crate) fn case_limit(&self) -> Duration {
         self.settings.limit
     }
 
     /// The last lines of the console.
-    pub fn tail(&self) -> String {
+    pub(crate) fn tail(&self) -> String {
         self.tail
             .iter()
             .flat_map(|line| [line.as_str(), "\n"])
@@ -93,7 +93,7 @@ impl Supervisor {
     ///
     /// # Errors
     /// The process of the guest cannot be started, or the log cannot be written.
-    pub fn boot(
+    pub(crate) fn boot(
         &mut self,
         needs: Needs,
         contents: &Contents,
@@ -112,7 +112,11 @@ impl Supervisor {
     ///
     /// # Errors
     /// The console cannot be read, the log cannot be written, or the process of the guest fails.
-    pub fn next(&mut self, guest: &mut SupervisedGuest, since: Instant) -> Result<Next, Failure> {
+    pub(crate) fn next(
+        &mut self,
+        guest: &mut SupervisedGuest,
+        since: Instant,
+    ) -> Result<Next, Failure> {
         let deadline = self.deadline(since);
         loop {
             if let Some(line) = guest.lines.pop_front() {
@@ -166,7 +170,7 @@ impl Supervisor {
     }
 
     /// The failure of a command that `event` has ended.
-    pub fn failure_of(&self, event: Event) -> Failure {
+    pub(crate) fn failure_of(&self, event: Event) -> Failure {
         match event {
             Event::Timeout => Failure::Timeout {
                 after: self.alarm.limit().unwrap_or_default(),

@@ -40,7 +40,7 @@ const CHECK_INTERVAL: Timespec = Timespec {
 
 /// Why there is no reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Gone {
+pub(crate) enum Gone {
     /// The process was killed by this signal, or ended without one. Another takes its place, which
     /// has no files.
     Died(i32),
@@ -50,7 +50,7 @@ pub enum Gone {
 
 /// The connection to the process that reads symbols.
 #[derive(Debug)]
-pub struct Connection {
+pub(crate) struct Connection {
     socket: OwnedFd,
     starter: Child,
     generation: u32,
@@ -66,7 +66,7 @@ impl Connection {
     ///
     /// # Errors
     /// The host refuses.
-    pub fn start(vbts: &mut Command, confined: bool) -> io::Result<Self> {
+    pub(crate) fn start(vbts: &mut Command, confined: bool) -> io::Result<Self> {
         let (ours, theirs) = socketpair(
             AddressFamily::UNIX,
             SocketType::SEQPACKET,
@@ -97,7 +97,7 @@ impl Connection {
     }
 
     /// Makes waits short once the run whose trace these writes are is interrupted.
-    pub fn end_with(&mut self, writes: Arc<WriteMonitor>) {
+    pub(crate) fn end_with(&mut self, writes: Arc<WriteMonitor>) {
         self.writes = writes;
     }
 
@@ -105,7 +105,7 @@ impl Connection {
     ///
     /// # Errors
     /// See [`Gone`].
-    pub fn send(&mut self, action: Action, file: Option<&File>) -> Result<(), Gone> {
+    pub(crate) fn send(&mut self, action: Action, file: Option<&File>) -> Result<(), Gone> {
         let request = Request {
             generation: self.generation,
             action,
@@ -118,7 +118,7 @@ impl Connection {
     ///
     /// # Errors
     /// See [`Gone`].
-    pub fn receive(&mut self) -> Result<Reply<'_>, Gone> {
+    pub(crate) fn receive(&mut self) -> Result<Reply<'_>, Gone> {
         let began = Instant::now();
         let size = self.wait(began);
         if self.writes.is_hurried() {

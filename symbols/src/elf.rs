@@ -74,13 +74,13 @@ pub fn all<T: Pod>(bytes: &[u8]) -> &[T] {
 }
 
 /// Offset and size in bytes of the program headers. `None`: they are too large.
-pub fn programs_place<H: FileHeader<Endian = Le>>(header: &H) -> Option<(u64, u64)> {
+pub(crate) fn programs_place<H: FileHeader<Endian = Le>>(header: &H) -> Option<(u64, u64)> {
     let size = usize::from(header.e_phnum(Le)) * size_of::<H::ProgramHeader>();
     (size <= MAX_PROGRAMS).then_some((header.e_phoff(Le).into(), size as u64))
 }
 
 /// The segments of this type among the program headers of a file whose header is an `H`.
-pub fn segments_of<H: FileHeader<Endian = Le>>(
+pub(crate) fn segments_of<H: FileHeader<Endian = Le>>(
     programs: &[u8],
     kind: elf::ProgramType,
 ) -> Vec<Segment> {
@@ -157,7 +157,7 @@ pub fn digits(build_id: &[u8]) -> String {
 }
 
 /// The build ID among `notes`, if they have one. Files of both classes have the same notes.
-pub fn build_id_among(notes: &[u8]) -> Option<&[u8]> {
+pub(crate) fn build_id_among(notes: &[u8]) -> Option<&[u8]> {
     let notes = NoteIterator::<FileHeader64<Le>>::new(Le, 4, notes).ok()?;
     let is_build_id = |id: &&[u8]| (2..=MAX_BUILD_ID).contains(&id.len());
     notes

@@ -34,7 +34,7 @@ const NOT_TRACED: &str = "it is not the file that was traced, by its build ID";
 const CLOSED: &str = "symbols are not read any more";
 
 /// Number of a file.
-pub type FileId = u32;
+pub(crate) type FileId = u32;
 
 /// What is the same for all names of a file, and changes with its contents.
 type Identity = (u64, u64, u64, i64, i64);
@@ -71,7 +71,7 @@ enum State {
 
 /// The files whose symbols are known to the process that reads them.
 #[derive(Debug)]
-pub struct Files {
+pub(crate) struct Files {
     mapped: MappedFiles,
     debug_files: DebugFiles,
     source: Source,
@@ -93,7 +93,7 @@ pub struct Files {
 
 impl Files {
     /// No files yet. Those below `root` are read by `source`.
-    pub fn new(root: Root, source: Source) -> Self {
+    pub(crate) fn new(root: Root, source: Source) -> Self {
         Self {
             mapped: MappedFiles::new(root),
             debug_files: DebugFiles::of_environment(),
@@ -111,27 +111,27 @@ impl Files {
     }
 
     /// The number of times that the process was given a file to read.
-    pub fn reads(&self) -> u64 {
+    pub(crate) fn reads(&self) -> u64 {
         self.reads
     }
 
     /// Sets what reads symbols.
-    pub fn set_source(&mut self, source: Source) {
+    pub(crate) fn set_source(&mut self, source: Source) {
         self.source = source;
     }
 
     /// What reads symbols.
-    pub fn source(&mut self) -> &mut Source {
+    pub(crate) fn source(&mut self) -> &mut Source {
         &mut self.source
     }
 
     /// The files without names that can be opened.
-    pub fn unnamed(&self) -> &Unnamed {
+    pub(crate) fn unnamed(&self) -> &Unnamed {
         &self.unnamed
     }
 
     /// The files without names.
-    pub fn all_unnamed(&self) -> Unnamed {
+    pub(crate) fn all_unnamed(&self) -> Unnamed {
         let mut all = self.unnamed.clone();
         for (name, problem) in self.mapped.problems().iter() {
             match problem {
@@ -144,22 +144,22 @@ impl Files {
     }
 
     /// The mapped files.
-    pub fn mapped(&self) -> &MappedFiles {
+    pub(crate) fn mapped(&self) -> &MappedFiles {
         &self.mapped
     }
 
     /// The mapped files.
-    pub fn mapped_mut(&mut self) -> &mut MappedFiles {
+    pub(crate) fn mapped_mut(&mut self) -> &mut MappedFiles {
         &mut self.mapped
     }
 
     /// Adds the file of the guest's kernel, which is called `name`.
-    pub fn add_kernel(&mut self, file: File, name: &str) -> FileId {
+    pub(crate) fn add_kernel(&mut self, file: File, name: &str) -> FileId {
         self.add(name, Place::Kernel(file))
     }
 
     /// Adds a file that is not in the guest, which is called `name`.
-    pub fn add_image(&mut self, file: File, name: &str) -> FileId {
+    pub(crate) fn add_image(&mut self, file: File, name: &str) -> FileId {
         self.add(name, Place::Image(file))
     }
 
@@ -176,7 +176,7 @@ impl Files {
     }
 
     /// The mapped file called `name`; `None` if it cannot have symbols.
-    pub fn get(&mut self, name: &str) -> Option<FileId> {
+    pub(crate) fn get(&mut self, name: &str) -> Option<FileId> {
         if let Some(known) = self.names.get(name) {
             return *known;
         }

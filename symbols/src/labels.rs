@@ -5,18 +5,18 @@ use rustc_hash::FxHashMap;
 use vbts_host::escape::{prefix, push_printable};
 
 /// Maximum length in bytes of a label, before what is not printable in it is escaped.
-pub const MAX_LABEL: usize = 4096;
+pub(crate) const MAX_LABEL: usize = 4096;
 /// Maximum number of labels that are kept for a process. When it is reached, all are dropped.
 const MAX_LABELS: usize = 1 << 18;
 /// Maximum size in bytes of the labels of a process. When it is reached, all are dropped.
 const MAX_TEXT: usize = 16 << 20;
 
 /// Where a label begins and ends.
-pub type LabelRange = (u32, u32);
+pub(crate) type LabelRange = (u32, u32);
 
 /// Labels of addresses that were looked up.
 #[derive(Debug, Default)]
-pub struct Labels {
+pub(crate) struct Labels {
     /// Range in `text` of the label of an address. A hash without a key is enough: a program that
     /// provokes collisions slows down the output of its own trace only.
     ranges: FxHashMap<u64, LabelRange>,
@@ -26,20 +26,20 @@ pub struct Labels {
 impl Labels {
     /// Returns where the label of `address` is, if it is kept.
     #[inline]
-    pub fn find(&self, address: u64) -> Option<LabelRange> {
+    pub(crate) fn find(&self, address: u64) -> Option<LabelRange> {
         self.ranges.get(&address).copied()
     }
 
     /// The label at `range`.
     #[inline]
-    pub fn text(&self, (start, end): LabelRange) -> &str {
+    pub(crate) fn text(&self, (start, end): LabelRange) -> &str {
         self.text
             .get(start as usize..end as usize)
             .unwrap_or_default()
     }
 
     /// Keeps `label` for `address`, in a form that is printable and not too long.
-    pub fn add(&mut self, address: u64, label: &str) {
+    pub(crate) fn add(&mut self, address: u64, label: &str) {
         if self.ranges.len() >= MAX_LABELS || self.text.len() >= MAX_TEXT {
             self.clear();
         }
@@ -54,13 +54,13 @@ impl Labels {
     }
 
     /// Drops all labels.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.ranges.clear();
         self.text.clear();
     }
 
     /// About the memory that they take, in bytes.
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.ranges.capacity() * size_of::<(u64, LabelRange)>() + self.text.capacity()
     }
 }

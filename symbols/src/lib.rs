@@ -35,6 +35,8 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 
+#![warn(unreachable_pub)]
+
 mod by_file;
 mod connection;
 mod debug_files;

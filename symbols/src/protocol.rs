@@ -3,15 +3,15 @@
 use serde::{Deserialize, Serialize};
 
 /// Maximum size in bytes of a packet.
-pub const MAX_PACKET: usize = 64 << 10;
+pub(crate) const MAX_PACKET: usize = 64 << 10;
 /// Maximum number of addresses in a request: they fit in a packet.
-pub const MAX_ADDRESSES: usize = 4096;
+pub(crate) const MAX_ADDRESSES: usize = 4096;
 /// Maximum length in bytes of a path of a source file.
-pub const MAX_PATH: usize = 4096;
+pub(crate) const MAX_PATH: usize = 4096;
 
 /// A packet to the process that reads.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Request {
+pub(crate) struct Request {
     /// Number of the process that it is for. A later one ignores it.
     pub generation: u32,
     /// What to do.
@@ -194,7 +194,7 @@ pub struct CodePlace {
 
 /// The source line of some code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LineRow<'a> {
+pub(crate) struct LineRow<'a> {
     /// Offset in the file, or address.
     pub start: u64,
     /// Size in bytes.

@@ -7,7 +7,7 @@ use super::protocol::{Action, Reply};
 
 /// What reads symbols.
 #[derive(Debug)]
-pub enum Source {
+pub(crate) enum Source {
     /// Nothing: addresses have no names.
     Absent,
     /// A process of its own.
@@ -19,7 +19,7 @@ pub enum Source {
 
 impl Source {
     /// Returns whether nothing reads symbols.
-    pub fn is_absent(&self) -> bool {
+    pub(crate) fn is_absent(&self) -> bool {
         matches!(self, Self::Absent)
     }
 
@@ -27,7 +27,7 @@ impl Source {
     ///
     /// # Errors
     /// See [`Gone`].
-    pub fn send(&mut self, action: Action, file: Option<&File>) -> Result<(), Gone> {
+    pub(crate) fn send(&mut self, action: Action, file: Option<&File>) -> Result<(), Gone> {
         match self {
             Self::Absent => Err(Gone::Closed),
             Self::Process(connection) => connection.send(action, file),
@@ -40,7 +40,7 @@ impl Source {
     ///
     /// # Errors
     /// See [`Gone`].
-    pub fn receive(&mut self) -> Result<Reply<'_>, Gone> {
+    pub(crate) fn receive(&mut self) -> Result<Reply<'_>, Gone> {
         match self {
             Self::Absent => Err(Gone::Closed),
             Self::Process(connection) => connection.receive(),
@@ -51,7 +51,7 @@ impl Source {
 }
 
 #[cfg(test)]
-pub mod local {
+pub(crate) mod local {
     use std::collections::VecDeque;
 
     use super::*;
@@ -59,14 +59,14 @@ pub mod local {
 
     /// Reads symbols in this process.
     #[derive(Debug, Default)]
-    pub struct Local {
+    pub(crate) struct Local {
         objects: Objects,
         replies: VecDeque<Vec<u8>>,
         packet: Vec<u8>,
     }
 
     impl Local {
-        pub fn send(&mut self, action: Action, file: Option<&File>) -> Result<(), Gone> {
+        pub(crate) fn send(&mut self, action: Action, file: Option<&File>) -> Result<(), Gone> {
             let file = file.map(|file| file.try_clone().unwrap());
             let replies = &mut self.replies;
             self.objects
@@ -78,7 +78,7 @@ pub mod local {
             Ok(())
         }
 
-        pub fn receive(&mut self) -> Result<Reply<'_>, Gone> {
+        pub(crate) fn receive(&mut self) -> Result<Reply<'_>, Gone> {
             self.packet = self.replies.pop_front().ok_or(Gone::Closed)?;
             Ok(postcard::from_bytes(&self.packet).unwrap())
         }

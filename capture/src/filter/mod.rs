@@ -137,7 +137,7 @@ struct TaskState {
 
 /// Leaves out the branches that the user does not want.
 #[derive(Debug)]
-pub struct Filter {
+pub(crate) struct Filter {
     filters: Filters,
     scope: Scope,
     window: Window,
@@ -157,7 +157,7 @@ pub struct Filter {
 
 impl Filter {
     /// A filter of records of `scope`.
-    pub fn new(filters: Filters, scope: Scope) -> Self {
+    pub(crate) fn new(filters: Filters, scope: Scope) -> Self {
         let nth = filters.points().map(|point| point.map(|point| point.nth));
         let objects = filters.objects().count();
         Self {
@@ -176,13 +176,18 @@ impl Filter {
     }
 
     /// Number of branches that were left out.
-    pub fn filtered(&self) -> u64 {
+    pub(crate) fn filtered(&self) -> u64 {
         self.filtered
     }
 
     /// Receives an event of `task`. Returns the number of branches that were left out before it, if
     /// they must be reported before it.
-    pub fn event(&mut self, task: &Task, event: &Event, symbols: &mut Symbolizer) -> Option<u64> {
+    pub(crate) fn event(
+        &mut self,
+        task: &Task,
+        event: &Event,
+        symbols: &mut Symbolizer,
+    ) -> Option<u64> {
         // Times on a processor, and damage that the kernel reports, interrupt no gap.
         let ends_gap = belongs_to_a_task(event) && !is_record(event);
         let gap = if ends_gap {
@@ -251,7 +256,7 @@ impl Filter {
 
     /// The branches of `task` that are wanted, with the gaps between them. The returns from the
     /// kernel that do not belong to the scope are left out.
-    pub fn branches(
+    pub(crate) fn branches(
         &mut self,
         task: &Task,
         branches: &[Branch],
@@ -310,7 +315,7 @@ impl Filter {
     }
 
     /// What the user should know at the end: what was not found, and what was not reached.
-    pub fn notes(&self) -> Vec<String> {
+    pub(crate) fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         for (which, point) in self.filters.points().into_iter().enumerate() {
             let (Some(point), Some(reached)) = (point, self.window.missed(which)) else {

@@ -61,7 +61,7 @@ impl Object {
 
 /// Returns whether the mapping called `mapping` is that of the module `name`: the path of its file,
 /// the last component of the path, or a name in brackets.
-pub fn is_module(mapping: &str, name: &str) -> bool {
+pub(crate) fn is_module(mapping: &str, name: &str) -> bool {
     let path = mapping.strip_suffix(" (deleted)").unwrap_or(mapping);
     match path {
         "" => name == ANONYMOUS,

@@ -19,7 +19,7 @@ const MAX_FILES: usize = 1 << 10;
 
 /// What a file has of what the user has named: offsets, or addresses of the kernel.
 #[derive(Debug, Clone, Default)]
-pub struct FilePlaces {
+pub(super) struct FilePlaces {
     points: [Vec<CodePlace>; 2],
     areas: Vec<(Range<u64>, u8)>,
 }

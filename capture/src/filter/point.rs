@@ -7,7 +7,7 @@ use super::object::is_module;
 use vbts_symbols::{CodePlace, Symbolizer, Wanted};
 
 /// Longest text of a point or an object in bytes.
-pub const MAX_TEXT: usize = 4096;
+pub(super) const MAX_TEXT: usize = 4096;
 
 /// A point in code that execution reaches.
 #[derive(Debug, Clone, PartialEq, Eq)]

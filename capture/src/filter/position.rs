@@ -11,14 +11,14 @@ use super::space::Target;
 
 /// Where a task is, in its program and in the kernel.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Positions {
+pub(super) struct Positions {
     pub user: Position,
     pub kernel: Position,
 }
 
 /// Where a task is.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Position {
+pub(super) struct Position {
     /// The address of its next instruction; 0 if it is not known.
     at: u64,
     /// That it has reached this address has been seen.
@@ -40,7 +40,7 @@ impl Position {
 
     /// The first of `targets` that is on the line from here to `end`, which is not on it, and was
     /// not seen. The position is there afterwards.
-    pub fn reach(&mut self, targets: &[Target], end: u64) -> bool {
+    pub(super) fn reach(&mut self, targets: &[Target], end: u64) -> bool {
         let first = self.at.saturating_add(self.seen.into());
         let on_line = targets.iter().filter(|target| {
             let function = target.start..target.end;
@@ -57,7 +57,7 @@ impl Position {
 
 /// A part of what a branch and the straight line before it have executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
+pub(super) enum Step {
     /// The line in a program, up to this address, which is not on it.
     UserLine(u64),
     /// The line in the kernel.
@@ -67,7 +67,7 @@ pub enum Step {
 }
 
 /// Returns the straight lines that end with `branch`, and its arrival at its target, in order.
-pub fn steps(branch: Branch) -> [Option<Step>; 3] {
+pub(super) fn steps(branch: Branch) -> [Option<Step>; 3] {
     let after = branch.from.saturating_add(1);
     match (branch.from >= KERNEL_START, branch.to >= KERNEL_START) {
         (false, false) => [Some(Step::UserLine(after)), None, Some(Step::Arrival)],
@@ -85,7 +85,7 @@ pub fn steps(branch: Branch) -> [Option<Step>; 3] {
 
 impl Positions {
     /// Moves the positions to the target of `branch`, after its steps.
-    pub fn pass(&mut self, branch: Branch) {
+    pub(super) fn pass(&mut self, branch: Branch) {
         match (branch.from >= KERNEL_START, branch.to >= KERNEL_START) {
             (false, false) => self.user.arrive(branch.to),
             (false, true) => {

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 /// A point: an address, and the function around it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Target {
+pub(super) struct Target {
     /// The address.
     pub at: u64,
     /// The beginning of the function.
@@ -15,7 +15,7 @@ pub struct Target {
 
 /// What the user has named of an address space.
 #[derive(Debug, Clone, Default)]
-pub struct Space {
+pub(super) struct Space {
     /// Where the trace begins, and where it ends.
     pub points: [Vec<Target>; 2],
     pub areas: Areas,
@@ -23,14 +23,14 @@ pub struct Space {
 
 /// Parts of an address space with flags.
 #[derive(Debug, Clone, Default)]
-pub struct Areas {
+pub(super) struct Areas {
     /// First address of each part, and its flags; sorted.
     parts: Vec<(u64, u8)>,
 }
 
 impl Areas {
     /// The parts with these flags. What several have in common has the flags of all.
-    pub fn new(ranges: &[(Range<u64>, u8)]) -> Self {
+    pub(super) fn new(ranges: &[(Range<u64>, u8)]) -> Self {
         let begins = ranges.iter().map(|(range, flags)| (range.start, *flags, 1));
         let ends = ranges.iter().map(|(range, flags)| (range.end, *flags, -1));
         let mut changes: Vec<(u64, u8, i32)> = begins.chain(ends).collect();
@@ -54,7 +54,7 @@ impl Areas {
     }
 
     /// The flags of `address`.
-    pub fn flags(&self, address: u64) -> u8 {
+    pub(super) fn flags(&self, address: u64) -> u8 {
         let after = self.parts.partition_point(|(start, _)| *start <= address);
         let part = after.checked_sub(1).and_then(|at| self.parts.get(at));
         part.map_or(0, |(_, flags)| *flags)

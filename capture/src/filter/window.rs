@@ -19,7 +19,7 @@ enum Phase {
 
 /// From when until when branches are wanted.
 #[derive(Debug)]
-pub struct Window {
+pub(super) struct Window {
     phase: Phase,
     /// The number of the time at which each point counts, if there is one.
     nth: [Option<u64>; 2],
@@ -31,7 +31,7 @@ pub struct Window {
 
 impl Window {
     /// A window between two points, of at most `most` branches.
-    pub fn new(nth: [Option<u64>; 2], most: Option<u64>) -> Self {
+    pub(super) fn new(nth: [Option<u64>; 2], most: Option<u64>) -> Self {
         Self {
             phase: match nth[0] {
                 Some(_) => Phase::Before,
@@ -44,12 +44,12 @@ impl Window {
     }
 
     /// No more branches are wanted.
-    pub fn close(&mut self) {
+    pub(super) fn close(&mut self) {
         self.phase = Phase::Closed;
     }
 
     /// A branch was taken.
-    pub fn count(&mut self) {
+    pub(super) fn count(&mut self) {
         if let Some(left) = &mut self.left {
             *left = left.saturating_sub(1);
             if *left == 0 {
@@ -59,7 +59,7 @@ impl Window {
     }
 
     /// How often a point has been reached that was waited for in vain; `None` if it was not.
-    pub fn missed(&self, which: usize) -> Option<u64> {
+    pub(super) fn missed(&self, which: usize) -> Option<u64> {
         let nth = self.nth[which]?;
         let waited = [Phase::Before, Phase::Open][which] == self.phase;
         let reached = self.reached[which];
@@ -87,7 +87,7 @@ impl Window {
     /// A task at these positions has executed a branch. Returns whether it is in the window. A
     /// branch that leads to a point is.
     #[inline]
-    pub fn pass(
+    pub(super) fn pass(
         &mut self,
         positions: &mut Positions,
         branch: &Branch,

@@ -116,13 +116,13 @@ impl<F: Format> Format for RawWithIndex<F> {
 
 /// Appends `value` in hexadecimal without leading zeros. `itoa` has decimal only, and two addresses
 /// a branch are too many for `format!`.
-pub fn push_hex(out: &mut Vec<u8>, value: u64) {
+pub(crate) fn push_hex(out: &mut Vec<u8>, value: u64) {
     let digits = (u64::BITS - value.leading_zeros()).div_ceil(4).max(1);
     push_hex_digits(out, value, digits);
 }
 
 /// Appends the low `digits` hexadecimal digits of `value`, at most 16.
-pub fn push_hex_digits(out: &mut Vec<u8>, value: u64, digits: u32) {
+pub(crate) fn push_hex_digits(out: &mut Vec<u8>, value: u64, digits: u32) {
     let mut text = [0; 16];
     for (i, digit) in text.iter_mut().enumerate() {
         *digit = b"0123456789abcdef"[(value >> (60 - 4 * i)) as usize & 15];
@@ -131,7 +131,7 @@ pub fn push_hex_digits(out: &mut Vec<u8>, value: u64, digits: u32) {
 }
 
 /// Appends `value` in decimal.
-pub fn push_decimal(out: &mut Vec<u8>, value: u64) {
+pub(crate) fn push_decimal(out: &mut Vec<u8>, value: u64) {
     out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }
 

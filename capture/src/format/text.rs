@@ -86,7 +86,7 @@ fn push_place_among(
 }
 
 /// Appends `address` of `process` with its label.
-pub fn push_place(symbols: &mut Symbolizer, process: u32, address: u64, out: &mut Vec<u8>) {
+pub(crate) fn push_place(symbols: &mut Symbolizer, process: u32, address: u64, out: &mut Vec<u8>) {
     push_place_among(symbols, process, address, &mut Vec::new, out);
 }
 
@@ -104,7 +104,12 @@ fn push_branch_among(
 }
 
 /// Appends a branch of `process`, from and to.
-pub fn push_branch(symbols: &mut Symbolizer, process: u32, branch: &Branch, out: &mut Vec<u8>) {
+pub(crate) fn push_branch(
+    symbols: &mut Symbolizer,
+    process: u32,
+    branch: &Branch,
+    out: &mut Vec<u8>,
+) {
     push_branch_among(symbols, process, branch, &mut Vec::new, out);
 }
 

@@ -26,7 +26,7 @@ struct Processor {
 
 /// The state of the thread.
 #[derive(Debug)]
-pub struct Encoder {
+pub(super) struct Encoder {
     queue: Arc<Queue>,
     output: Output,
     writer: Writer<Vec<u8>>,
@@ -53,7 +53,7 @@ impl Encoder {
     ///
     /// # Errors
     /// There is no memory for the compression.
-    pub fn new(queue: Arc<Queue>, options: Options) -> Result<Self, Error> {
+    pub(super) fn new(queue: Arc<Queue>, options: Options) -> Result<Self, Error> {
         Ok(Self {
             queue,
             output: options.output,
@@ -74,7 +74,7 @@ impl Encoder {
     }
 
     /// Encodes until the end of the run, or until the first error.
-    pub fn run(&mut self) {
+    pub(super) fn run(&mut self) {
         /// Ends the queue if the thread panics.
         struct Guard(Arc<Queue>);
         impl Drop for Guard {

@@ -19,7 +19,7 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The end of a run.
 #[derive(Debug)]
-pub struct End {
+pub(super) struct End {
     /// How it ended.
     pub summary: vbts_trace::Summary,
     /// Code of the kernel that differs from that in its file.
@@ -28,7 +28,7 @@ pub struct End {
 
 /// What both sides share behind a lock.
 #[derive(Debug, Default)]
-pub struct State {
+pub(super) struct State {
     /// Buffers that the thread has not taken, oldest first.
     pub full: VecDeque<LogBuffer>,
     /// Empty buffers.
@@ -43,7 +43,7 @@ pub struct State {
 
 /// The queue.
 #[derive(Debug)]
-pub struct Queue {
+pub(super) struct Queue {
     state: Mutex<State>,
     changed: Condvar,
     alarm: Arc<Alarm>,
@@ -59,7 +59,7 @@ pub struct Queue {
 
 impl Queue {
     /// An empty queue. Events of `alarm` end the wait for output that cannot be written.
-    pub fn new(alarm: Arc<Alarm>) -> Self {
+    pub(super) fn new(alarm: Arc<Alarm>) -> Self {
         Self {
             state: Mutex::default(),
             changed: Condvar::new(),
@@ -72,24 +72,24 @@ impl Queue {
     }
 
     /// Locks the state.
-    pub fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Wakes the other side.
-    pub fn notify(&self) {
+    pub(super) fn notify(&self) {
         self.changed.notify_all();
     }
 
     /// Blocks until the state changes, for at most [`CHECK_INTERVAL`].
-    pub fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    pub(super) fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let waited = self.changed.wait_timeout(state, CHECK_INTERVAL);
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
     /// Blocks while `waits`, unless the thread has ended. If an event of the alarm is pending, or
     /// the run was `interrupted`, a write that takes longer than [`WRITE_TIMEOUT`] ends the thread.
-    pub fn wait_while(
+    pub(crate) fn wait_while(
         &self,
         interrupted: bool,
         waits: impl Fn(&State) -> bool,
@@ -108,7 +108,7 @@ impl Queue {
     }
 
     /// Ends the thread, with `error` if it has failed.
-    pub fn end(&self, error: Option<WriterError>) {
+    pub(super) fn end(&self, error: Option<WriterError>) {
         let mut state = self.lock();
         state.done = true;
         if error.is_some() {
@@ -122,7 +122,7 @@ impl Queue {
 
 /// The end of the queue at a processor.
 #[derive(Debug)]
-pub struct Sink(pub Arc<Queue>);
+pub(super) struct Sink(pub Arc<Queue>);
 
 impl LogSink for Sink {
     fn exchange(&mut self, full: LogBuffer) -> LogBuffer {

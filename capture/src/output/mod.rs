@@ -155,7 +155,7 @@ impl Destination {
 
     /// The records of the trace consist of `unit`. `monitor` observes all writes, and can end them
     /// with a whole one.
-    pub fn write_in(&mut self, unit: Unit, monitor: &Arc<WriteMonitor>) {
+    pub(crate) fn write_in(&mut self, unit: Unit, monitor: &Arc<WriteMonitor>) {
         self.unit = unit;
         let other = self.streams.values_mut().filter_map(|stream| match stream {
             StreamOutput::Other(output) => Some(output),
@@ -181,7 +181,7 @@ impl Destination {
     ///
     /// # Errors
     /// The write fails.
-    pub fn write_records(&mut self, task: u64, bytes: &[u8]) -> Result<(), OutputError> {
+    pub(crate) fn write_records(&mut self, task: u64, bytes: &[u8]) -> Result<(), OutputError> {
         match &mut self.trace {
             TraceOutput::Stream(output) => output.write_units(bytes, self.unit),
             TraceOutput::Files(files) => files.write(task, bytes, self.unit),
@@ -192,7 +192,7 @@ impl Destination {
     ///
     /// # Errors
     /// The write fails.
-    pub fn write_trace(&mut self, bytes: &[u8]) -> Result<(), OutputError> {
+    pub(crate) fn write_trace(&mut self, bytes: &[u8]) -> Result<(), OutputError> {
         match &mut self.trace {
             TraceOutput::Stream(output) => output.write_units(bytes, self.unit),
             TraceOutput::Files(files) => files.write_index(bytes),
@@ -200,7 +200,7 @@ impl Destination {
     }
 
     /// Number of bytes of the trace that were written so far.
-    pub fn trace_bytes(&self) -> u64 {
+    pub(crate) fn trace_bytes(&self) -> u64 {
         match &self.trace {
             TraceOutput::Stream(output) => output.written(),
             TraceOutput::Files(files) => files.written(),
@@ -211,7 +211,7 @@ impl Destination {
     ///
     /// # Errors
     /// The file of the task cannot be created.
-    pub fn task_event(&mut self, task: &Task, event: &Event) -> Result<(), OutputError> {
+    pub(crate) fn task_event(&mut self, task: &Task, event: &Event) -> Result<(), OutputError> {
         match &mut self.trace {
             TraceOutput::Stream(_) => Ok(()),
             TraceOutput::Files(files) => files.event(task, event),
@@ -225,7 +225,7 @@ impl Destination {
     }
 
     /// Whether the stream `fd` of the program goes where the trace goes.
-    pub fn shares_trace(&self, fd: u32) -> bool {
+    pub(crate) fn shares_trace(&self, fd: u32) -> bool {
         self.mixed.is_some() && matches!(self.streams.get(&fd), Some(StreamOutput::Stdout))
     }
 
@@ -233,7 +233,7 @@ impl Destination {
     ///
     /// # Errors
     /// The write fails.
-    pub fn write_stream(&mut self, fd: u32, bytes: &[u8]) -> Result<(), OutputError> {
+    pub(crate) fn write_stream(&mut self, fd: u32, bytes: &[u8]) -> Result<(), OutputError> {
         if self.terminal == Some(fd) {
             // What is written may be a prompt, beside which there is no room.
             self.progress.finish_and_clear();
@@ -272,7 +272,7 @@ impl Destination {
     ///
     /// # Errors
     /// The write fails.
-    pub fn write_stderr(&mut self, bytes: &[u8]) -> Result<(), OutputError> {
+    pub(crate) fn write_stderr(&mut self, bytes: &[u8]) -> Result<(), OutputError> {
         let stderr = &mut self.stderr;
         self.progress.suspend(|| stderr.write(bytes))
     }
@@ -297,7 +297,7 @@ impl Destination {
     ///
     /// # Errors
     /// The write fails.
-    pub fn end_reports(&mut self) -> Result<(), OutputError> {
+    pub(crate) fn end_reports(&mut self) -> Result<(), OutputError> {
         let Some(mut held) = self.held_reports.take() else {
             return Ok(());
         };
@@ -312,7 +312,7 @@ impl Destination {
     ///
     /// # Errors
     /// The write fails.
-    pub fn flush_line(&mut self) -> Result<(), OutputError> {
+    pub(crate) fn flush_line(&mut self) -> Result<(), OutputError> {
         if let Some(partial) = &mut self.mixed
             && !partial.is_empty()
         {
@@ -327,7 +327,7 @@ impl Destination {
     ///
     /// # Errors
     /// The write fails.
-    pub fn end_line(&mut self) -> Result<(), OutputError> {
+    pub(crate) fn end_line(&mut self) -> Result<(), OutputError> {
         match &mut self.mixed {
             Some(partial) if !partial.is_empty() => {
                 partial.push(b'\n');

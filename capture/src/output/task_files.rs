@@ -19,7 +19,7 @@ const MAX_OPEN: usize = 64;
 /// The files of a trace in a directory. The file of task 57 is `57.raw`. If the guest's kernel uses
 /// an ID again, `57-2.raw` is that of the second task with it.
 #[derive(Debug)]
-pub struct TaskFiles {
+pub(super) struct TaskFiles {
     directory: PathBuf,
     index: Output,
     /// Number of files for each task ID.
@@ -39,7 +39,7 @@ impl TaskFiles {
     ///
     /// # Errors
     /// The directory or the file cannot be created.
-    pub fn create(directory: &Path) -> Result<Self, OutputError> {
+    pub(super) fn create(directory: &Path) -> Result<Self, OutputError> {
         if let Err(source) = std::fs::create_dir(directory)
             && !directory.is_dir()
         {
@@ -58,7 +58,7 @@ impl TaskFiles {
     }
 
     /// Makes `monitor` observe the writes to the files that are opened from now on.
-    pub fn observe(&mut self, monitor: &Arc<WriteMonitor>) {
+    pub(super) fn observe(&mut self, monitor: &Arc<WriteMonitor>) {
         self.index.observe(monitor.clone());
         self.monitor = monitor.clone();
     }
@@ -67,7 +67,7 @@ impl TaskFiles {
     ///
     /// # Errors
     /// The host refuses it.
-    pub fn truncate(&self) -> Result<(), OutputError> {
+    pub(super) fn truncate(&self) -> Result<(), OutputError> {
         self.index.truncate()
     }
 
@@ -75,7 +75,7 @@ impl TaskFiles {
     ///
     /// # Errors
     /// The file cannot be created.
-    pub fn event(&mut self, task: &Task, event: &Event) -> Result<(), OutputError> {
+    pub(super) fn event(&mut self, task: &Task, event: &Event) -> Result<(), OutputError> {
         match event {
             Event::Start { .. } => {
                 let count = self.used.entry(task.id).or_default();
@@ -101,7 +101,7 @@ impl TaskFiles {
     ///
     /// # Errors
     /// The file cannot be opened again, or the write fails.
-    pub fn write(&mut self, task: u64, bytes: &[u8], unit: Unit) -> Result<(), OutputError> {
+    pub(super) fn write(&mut self, task: u64, bytes: &[u8], unit: Unit) -> Result<(), OutputError> {
         let is_last = |last: &(u64, Output)| last.0 == task;
         if !self.open.back().is_some_and(is_last) {
             let output = match self.open.iter().position(is_last) {
@@ -122,7 +122,7 @@ impl TaskFiles {
     }
 
     /// Number of bytes that were written so far to all files.
-    pub fn written(&self) -> u64 {
+    pub(super) fn written(&self) -> u64 {
         self.written + self.index.written()
     }
 
@@ -130,7 +130,7 @@ impl TaskFiles {
     ///
     /// # Errors
     /// The write fails.
-    pub fn write_index(&mut self, bytes: &[u8]) -> Result<(), OutputError> {
+    pub(crate) fn write_index(&mut self, bytes: &[u8]) -> Result<(), OutputError> {
         self.index.write_units(bytes, Unit::Line)
     }
 

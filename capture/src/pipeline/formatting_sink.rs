@@ -20,7 +20,7 @@ const WRITE_SIZE: usize = 64 << 10;
 /// Formats a trace and writes it.
 ///
 /// Branches are written once there are many, and at the end of each batch ([`Self::settle`]).
-pub struct FormattingSink {
+pub(super) struct FormattingSink {
     queue: Arc<Queue>,
     format: Box<dyn Format>,
     /// Supplies the names of addresses.
@@ -37,7 +37,7 @@ pub struct FormattingSink {
 
 impl FormattingSink {
     /// Creates the last stage of a trace.
-    pub fn new(
+    pub(super) fn new(
         queue: Arc<Queue>,
         format: Box<dyn Format>,
         symbols: Symbolizer,
@@ -58,7 +58,7 @@ impl FormattingSink {
     ///
     /// # Errors
     /// The trace cannot be written.
-    pub fn settle(&mut self) -> Result<(), WriterError> {
+    pub(super) fn settle(&mut self) -> Result<(), WriterError> {
         let task = self.task.take();
         if self.buffer.is_empty() {
             return Ok(());
@@ -84,7 +84,7 @@ impl FormattingSink {
     ///
     /// # Errors
     /// The trace cannot be written.
-    pub fn flush(&mut self) -> Result<(), WriterError> {
+    pub(super) fn flush(&mut self) -> Result<(), WriterError> {
         self.settle()?;
         self.format.flush(&mut self.buffer);
         self.settle()
@@ -94,7 +94,7 @@ impl FormattingSink {
     ///
     /// # Errors
     /// The trace cannot be written.
-    pub fn summary(&mut self, summary: &Summary) -> Result<(), WriterError> {
+    pub(super) fn summary(&mut self, summary: &Summary) -> Result<(), WriterError> {
         self.settle()?;
         self.format.summary(summary, &mut self.buffer);
         self.settle()

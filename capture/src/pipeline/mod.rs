@@ -10,7 +10,7 @@
 //! | `report` | reports about single tasks |
 
 mod formatting_sink;
-pub mod merge;
+pub(crate) mod merge;
 pub(crate) mod queue;
 pub(crate) mod report;
 pub(crate) mod snapshot;
@@ -75,7 +75,7 @@ impl std::fmt::Debug for Options {
 }
 
 /// Writes a trace with the options of the user.
-pub struct TracePipeline {
+pub(crate) struct TracePipeline {
     scope: Scope,
     filter: Option<Filter>,
     output: OutputStage,
@@ -91,7 +91,7 @@ impl TracePipeline {
     ///
     /// # Errors
     /// There is no memory for the last branches.
-    pub fn new(options: Options, queue: Arc<Queue>) -> Result<Self, vbts_trace::Error> {
+    pub(crate) fn new(options: Options, queue: Arc<Queue>) -> Result<Self, vbts_trace::Error> {
         let mut destination = options.destination;
         destination.write_in(options.format.unit(), &queue.writes);
         let mut symbols = options.symbols;
@@ -122,12 +122,12 @@ impl TracePipeline {
     }
 
     /// Returns the destination of the trace and of the program's output.
-    pub fn destination(&mut self) -> &mut Destination {
+    pub(crate) fn destination(&mut self) -> &mut Destination {
         &mut self.output.formatting.destination
     }
 
     /// Returns the numbers so far.
-    pub fn summary(&mut self) -> &mut Summary {
+    pub(crate) fn summary(&mut self) -> &mut Summary {
         &mut self.output.summary
     }
 
@@ -135,7 +135,7 @@ impl TracePipeline {
     ///
     /// # Errors
     /// The trace cannot be written.
-    pub fn settle(&mut self) -> Result<(), WriterError> {
+    pub(crate) fn settle(&mut self) -> Result<(), WriterError> {
         self.output.formatting.settle()
     }
 
@@ -144,7 +144,7 @@ impl TracePipeline {
     ///
     /// # Errors
     /// The trace cannot be written.
-    pub fn end(&mut self) -> Result<(Summary, Option<WriterError>), WriterError> {
+    pub(crate) fn end(&mut self) -> Result<(Summary, Option<WriterError>), WriterError> {
         self.settle()?;
         // The trace gets its end even if nothing reads standard output or error any more.
         let reported = self.end_reports();
@@ -185,7 +185,7 @@ impl TracePipeline {
     ///
     /// # Errors
     /// The trace cannot be written.
-    pub fn flush(&mut self) -> Result<(), WriterError> {
+    pub(crate) fn flush(&mut self) -> Result<(), WriterError> {
         self.output.write_tail(self.streams)?;
         self.output.formatting.flush()
     }

@@ -100,7 +100,7 @@ impl Work {
     ///
     /// # Errors
     /// See [`GuestRecords::read`].
-    pub fn read_mapped(&mut self) -> Result<(), WriterError> {
+    pub(crate) fn read_mapped(&mut self) -> Result<(), WriterError> {
         if let Self::Mapped { task, records, .. } = self {
             let (task, records) = (*task, records.read()?);
             *self = Self::Agent(AgentEvent::Records { task, records });
@@ -109,7 +109,7 @@ impl Work {
     }
 
     /// Returns whether a user or a program may wait for its output.
-    pub fn is_urgent(&self) -> bool {
+    pub(crate) fn is_urgent(&self) -> bool {
         matches!(
             self,
             Self::Output { .. } | Self::FlushLine | Self::Reached(_)
@@ -119,13 +119,13 @@ impl Work {
 
 /// What the run loop and the thread share behind a lock.
 #[derive(Debug, Default)]
-pub struct State {
+pub(crate) struct State {
     /// Tasks that the thread has not taken.
     pub work: VecDeque<Work>,
     /// The memory that `work` takes, in bytes.
     pub bytes: usize,
     /// Some of `work` has to be done at once.
-    pub urgent: bool,
+    pub(crate) urgent: bool,
     /// The thread copies records out of the guest's memory.
     pub reading: bool,
     /// How the run has ended, and whether the guest's buffers are drained. No work is added later.
@@ -142,14 +142,14 @@ pub struct State {
 
 impl State {
     /// Returns whether the thread has to run now.
-    pub fn is_due(&self) -> bool {
+    pub(crate) fn is_due(&self) -> bool {
         self.urgent || self.bytes >= BATCH || self.end.is_some()
     }
 }
 
 /// The queue between the run loop and the thread.
 #[derive(Debug, Default)]
-pub struct Queue {
+pub(crate) struct Queue {
     state: Mutex<State>,
     changed: Condvar,
     /// Branches so far.
@@ -167,18 +167,18 @@ pub struct Queue {
 
 impl Queue {
     /// Locks the state.
-    pub fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Blocks until the state changes, for at most [`CHECK_INTERVAL`].
-    pub fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    pub(crate) fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let waited = self.changed.wait_timeout(state, CHECK_INTERVAL);
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
     /// Wakes the other side after a change of the state.
-    pub fn notify(&self) {
+    pub(crate) fn notify(&self) {
         self.changed.notify_all();
     }
 
@@ -186,7 +186,7 @@ impl Queue {
     ///
     /// # Errors
     /// [`WriterError::Interrupted`].
-    pub fn check(&self) -> Result<(), WriterError> {
+    pub(crate) fn check(&self) -> Result<(), WriterError> {
         match self.writes.is_stopped() {
             true => Err(WriterError::Interrupted),
             false => Ok(()),
@@ -195,7 +195,7 @@ impl Queue {
 
     /// The thread has ended, with the end of the trace, with an error, or with both. The first
     /// error counts.
-    pub fn end(&self, summary: Option<Summary>, error: Option<WriterError>) {
+    pub(crate) fn end(&self, summary: Option<Summary>, error: Option<WriterError>) {
         let mut state = self.lock();
         state.summary = summary;
         if error.is_some() && !state.failed {

@@ -16,7 +16,7 @@ use vbts_host::exit::signal_name;
 use vbts_symbols::Symbolizer;
 
 /// Index of the instruction pointer in [`REGISTERS`].
-pub const RIP: usize = 16;
+pub(crate) const RIP: usize = 16;
 
 /// Index of the selector of the code segment in [`REGISTERS`].
 const CS: usize = 18;
@@ -45,7 +45,7 @@ const CODES: [(i32, i32, &str); 10] = [
 ];
 
 /// How `task` has crashed: the signal, the instruction, the registers and the last branches.
-pub fn of_crash(task: &Task, crash: &Crash, symbols: &mut Symbolizer) -> String {
+pub(crate) fn of_crash(task: &Task, crash: &Crash, symbols: &mut Symbolizer) -> String {
     let signal = crash.signal.cast_signed();
     let mut text = format!(
         "vbts: task {} ({}) crashed: {}",
@@ -95,7 +95,7 @@ pub fn of_crash(task: &Task, crash: &Crash, symbols: &mut Symbolizer) -> String 
 
 /// A task at the end of a run that has ended before it did.
 #[derive(Debug)]
-pub struct Standing {
+pub(crate) struct Standing {
     /// The task.
     pub task: Task,
     /// Its name in the guest's kernel.
@@ -105,7 +105,11 @@ pub struct Standing {
 }
 
 /// Where a task stands, with its last `branches` branches.
-pub fn of_standing(standing: &Standing, branches: usize, symbols: &mut Symbolizer) -> String {
+pub(crate) fn of_standing(
+    standing: &Standing,
+    branches: usize,
+    symbols: &mut Symbolizer,
+) -> String {
     let Standing {
         task,
         name,

@@ -8,7 +8,7 @@ use vbts_trace::{CodeSource, Event};
 
 /// The state of live tasks and processes, and of processors, after the events so far.
 #[derive(Debug, Default)]
-pub struct TaskSnapshot {
+pub(crate) struct TaskSnapshot {
     /// The last [`Event::AddressSpace`] and [`Event::Switch`] of each processor.
     processors: BTreeMap<u64, [Option<Event>; 2]>,
     tasks: BTreeMap<u64, Task>,
@@ -41,7 +41,7 @@ struct Task {
 
 impl TaskSnapshot {
     /// Updates the state with an event of a task or processor.
-    pub fn event(&mut self, number: u64, event: Event) {
+    pub(crate) fn event(&mut self, number: u64, event: Event) {
         match event {
             Event::AddressSpace { .. } => self.processor(number)[0] = Some(event),
             Event::Switch { .. } => self.processor(number)[1] = Some(event),
@@ -117,7 +117,7 @@ impl TaskSnapshot {
     }
 
     /// Adds to the number of branches of a task that are left out.
-    pub fn left_out(&mut self, number: u64, branches: u64) {
+    pub(crate) fn left_out(&mut self, number: u64, branches: u64) {
         if let Some(task) = self.tasks.get_mut(&number) {
             task.left_out = task.left_out.saturating_add(branches);
         }
@@ -144,7 +144,7 @@ impl TaskSnapshot {
     }
 
     /// Returns events that recreate the state, each with the number of its task or processor.
-    pub fn into_events(self) -> Vec<(u64, Event)> {
+    pub(crate) fn into_events(self) -> Vec<(u64, Event)> {
         let mut events = Vec::new();
         // What a reader takes for the names of tasks so far, by thread ID.
         let mut names: HashMap<u32, Vec<u8>> = HashMap::new();

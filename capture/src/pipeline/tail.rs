@@ -21,7 +21,7 @@ const MAX_BYTES: usize = 2 << 30;
 
 /// Keeps the last branches in memory, encoded, with the events between them.
 #[derive(Debug)]
-pub struct TailBuffer {
+pub(crate) struct TailBuffer {
     limit: u64,
     /// Complete segments, oldest first.
     segments: VecDeque<Segment>,
@@ -63,7 +63,7 @@ impl TailBuffer {
     ///
     /// # Errors
     /// There is no memory for the compression.
-    pub fn new(limit: u64) -> Result<Self, Error> {
+    pub(crate) fn new(limit: u64) -> Result<Self, Error> {
         Ok(Self {
             limit,
             segments: VecDeque::new(),
@@ -77,7 +77,7 @@ impl TailBuffer {
     }
 
     /// Branches so far, with those that were dropped.
-    pub fn records(&self) -> u64 {
+    pub(crate) fn records(&self) -> u64 {
         self.dropped + self.records + self.current.records()
     }
 
@@ -85,7 +85,7 @@ impl TailBuffer {
     ///
     /// # Errors
     /// There is no memory for the compression.
-    pub fn branches(&mut self, number: u64, branches: &[Branch]) -> Result<(), Error> {
+    pub(crate) fn branches(&mut self, number: u64, branches: &[Branch]) -> Result<(), Error> {
         *self.counts.entry(number).or_default() += branches.len() as u64;
         self.current.branches(number, branches)?;
         self.end_segment()
@@ -95,7 +95,7 @@ impl TailBuffer {
     ///
     /// # Errors
     /// There is no memory for the compression.
-    pub fn event(&mut self, number: u64, event: &Event) -> Result<(), Error> {
+    pub(crate) fn event(&mut self, number: u64, event: &Event) -> Result<(), Error> {
         self.current.event(number, event)?;
         self.end_segment()
     }
@@ -140,7 +140,7 @@ impl TailBuffer {
     ///
     /// # Errors
     /// `take` fails, or there is no memory for the compression.
-    pub fn finish<E: From<Error>>(
+    pub(crate) fn finish<E: From<Error>>(
         mut self,
         mut take: impl FnMut(Item<'_>) -> Result<(), E>,
     ) -> Result<u64, E> {

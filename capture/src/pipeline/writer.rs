@@ -69,7 +69,7 @@ impl Writer {
     }
 
     /// Lets the queue grow, because the run ends early.
-    pub fn expect_end(&mut self) {
+    pub(crate) fn expect_end(&mut self) {
         self.limit = LIMIT_AT_END;
         self.queue.writes.hurry();
     }
@@ -117,7 +117,7 @@ impl Writer {
     ///
     /// # Errors
     /// The records cannot be read.
-    pub fn read_mapped(&self, messages: u64) -> Result<(), WriterError> {
+    pub(crate) fn read_mapped(&self, messages: u64) -> Result<(), WriterError> {
         let mut state = self.queue.lock();
         for work in &mut state.work {
             if matches!(work, Work::Mapped { message, .. } if *message <= messages) {
@@ -132,7 +132,7 @@ impl Writer {
 
     /// Blocks until what the program has written so far is written, for at most a second: its
     /// reader may not read. A writer that has failed writes nothing.
-    pub fn wait_for_output(&self) {
+    pub(crate) fn wait_for_output(&self) {
         let (reached, waiting) = sync_channel(1);
         if self.put(Work::Reached(reached)).is_ok() {
             let _ = waiting.recv_timeout(OUTPUT_WAIT);
@@ -143,7 +143,7 @@ impl Writer {
     ///
     /// # Errors
     /// Writing has failed. A second call does not return the error.
-    pub fn take_closed(&self) -> Result<Vec<u32>, WriterError> {
+    pub(crate) fn take_closed(&self) -> Result<Vec<u32>, WriterError> {
         let mut state = self.queue.lock();
         match state.error.take() {
             Some(error) => Err(error),

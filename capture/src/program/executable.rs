@@ -23,7 +23,7 @@ const MAX_LOADER: usize = 4096;
 ///
 /// # Errors
 /// A Linux of `arch` does not run the program.
-pub fn interpreter(
+pub(super) fn interpreter(
     path: &Path,
     file: &File,
     start: &[u8],

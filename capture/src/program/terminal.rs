@@ -96,7 +96,7 @@ impl Terminal {
     }
 
     /// Whether it is the program's standard output.
-    pub fn is_stdout(&self) -> bool {
+    pub(crate) fn is_stdout(&self) -> bool {
         self.output == 1
     }
 
@@ -210,7 +210,7 @@ impl Terminal {
     /// What an idle guest waits for before the program reads the terminal. It is never readable,
     /// but lets the guest's time pass with that of the user, who watches the program and may press
     /// Ctrl-C.
-    pub fn pace(&self) -> Option<BorrowedFd<'_>> {
+    pub(crate) fn pace(&self) -> Option<BorrowedFd<'_>> {
         // SAFETY: `pace` keeps the descriptor open as long as `self` is borrowed.
         let fd = unsafe { BorrowedFd::borrow_raw(self.pace.as_raw_fd()) };
         (self.is_stdout() && !self.is_readable()).then_some(fd)
@@ -229,13 +229,13 @@ impl Terminal {
     }
 
     /// Looks for the keys that end the run in what was typed. Returns whether it has to end.
-    pub fn take_keys(&mut self, typed: &[u8]) -> bool {
+    pub(crate) fn take_keys(&mut self, typed: &[u8]) -> bool {
         self.end_keys.take(typed, END_KEY, Instant::now())
     }
 
     /// Notes a signal of the terminal (Ctrl-C). Returns whether the run has to end: after
     /// three within a second.
-    pub fn take_signal(&mut self) -> bool {
+    pub(crate) fn take_signal(&mut self) -> bool {
         self.signals.press(Instant::now())
     }
 }

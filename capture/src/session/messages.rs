@@ -6,10 +6,10 @@ use vbts_trace::{Crash, Event, Status};
 use crate::pipeline::merge::AgentEvent;
 
 /// Maximum length of a name from the guest in bytes (`PATH_MAX` of Linux).
-pub const MAX_NAME: usize = 4096;
+pub(super) const MAX_NAME: usize = 4096;
 
 /// A message about a task or a process; `None` for another message.
-pub fn about_a_task(message: ToHost<'_>) -> Option<AgentEvent> {
+pub(crate) fn about_a_task(message: ToHost<'_>) -> Option<AgentEvent> {
     let name = |name: &[u8]| name.get(..MAX_NAME).unwrap_or(name).to_vec();
     let text = |text: &str| text.chars().take(MAX_NAME).collect::<String>().into_bytes();
     let (task, event) = match message {
@@ -99,7 +99,7 @@ pub fn about_a_task(message: ToHost<'_>) -> Option<AgentEvent> {
 }
 
 /// The source of code, as a kept trace names it.
-pub fn code_source(source: CodeSource) -> vbts_trace::CodeSource {
+pub(crate) fn code_source(source: CodeSource) -> vbts_trace::CodeSource {
     match source {
         CodeSource::Memory => vbts_trace::CodeSource::Memory,
         CodeSource::Vdso => vbts_trace::CodeSource::Vdso,

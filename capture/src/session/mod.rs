@@ -50,7 +50,7 @@ pub(crate) struct InputWanted {
 
 impl InputWanted {
     /// What is wanted of a terminal.
-    pub fn keys(self) -> Option<Keys> {
+    pub(crate) fn keys(self) -> Option<Keys> {
         match (self.bytes, self.canonical) {
             (0, _) => None,
             (_, true) => Some(Keys::Lines),

@@ -32,7 +32,7 @@ pub(super) struct Call {
 
 impl Call {
     /// Its number and its condition.
-    pub fn rule(&self) -> (c_long, &Check) {
+    pub(super) fn rule(&self) -> (c_long, &Check) {
         (self.number, &self.check)
     }
 }

@@ -12,7 +12,7 @@ const fn number<T>(direction: u32, nr: u32) -> u32 {
 }
 
 /// The numbers of all ioctls that are used while a guest runs.
-pub const WHILE_RUNNING: [u32; 18] = [
+pub(crate) const WHILE_RUNNING: [u32; 18] = [
     // KVM_RUN, KVM_NMI
     number::<()>(_IOC_NONE, 0x80),
     number::<()>(_IOC_NONE, 0x9A),

@@ -29,7 +29,7 @@ impl Files {
     /// Finds what is at `addresses` of a file: offsets in it, or for the kernel its own addresses.
     /// Calls `each` with the index of an address and the answer. A file without names has no
     /// answers.
-    pub fn find(
+    pub(crate) fn find(
         &mut self,
         id: FileId,
         addresses: &[u64],
@@ -71,7 +71,7 @@ impl Files {
     }
 
     /// The functions of a file, sorted by their start, at most `most`.
-    pub fn functions(&mut self, id: FileId, most: usize) -> Vec<FunctionRange> {
+    pub(crate) fn functions(&mut self, id: FileId, most: usize) -> Vec<FunctionRange> {
         let mut all = Vec::new();
         while all.len() < most {
             let (absolute, first) = (self.is_kernel(id), all.len() as u64);
@@ -102,7 +102,7 @@ impl Files {
     }
 
     /// The places of a file that have a name: offsets in it, or for the kernel its own addresses.
-    pub fn resolve(&mut self, id: FileId, wanted: &Wanted) -> Vec<CodePlace> {
+    pub(crate) fn resolve(&mut self, id: FileId, wanted: &Wanted) -> Vec<CodePlace> {
         let absolute = self.is_kernel(id);
         let places = self.request(id, |source| {
             let action = Action::Resolve {
@@ -121,7 +121,7 @@ impl Files {
 
     /// Calls `each` with the source lines of a part of a file: where their code begins, its size,
     /// the number of the line and its path. Ends when `each` returns false.
-    pub fn lines(
+    pub(crate) fn lines(
         &mut self,
         id: FileId,
         range: Range<u64>,

@@ -20,7 +20,7 @@ impl Budget {
     ///
     /// # Errors
     /// Those of `work`.
-    pub fn spend<T>(
+    pub(crate) fn spend<T>(
         &mut self,
         work: impl FnOnce(&mut Self) -> Result<T, Refusal>,
     ) -> Result<T, Refusal> {

@@ -8,12 +8,12 @@ use std::fmt::{self, Write};
 use vbts_host::escape::prefix;
 
 /// Maximum length of a name in bytes. A longer one ends with `…`.
-pub const MAX_NAME: usize = 4096;
+pub(super) const MAX_NAME: usize = 4096;
 /// Maximum length of a mangled name in bytes. What follows is ignored.
-pub const MAX_MANGLED: usize = 16 << 10;
+pub(crate) const MAX_MANGLED: usize = 16 << 10;
 
 /// The name in the source, for Rust and C++.
-pub fn demangle(name: &str) -> String {
+pub(crate) fn demangle(name: &str) -> String {
     let mut out = Bounded::default();
     // Without a prefix of the ABI the name is that of the source. The demangler would take the
     // function "f" for the type `float`.

@@ -31,7 +31,7 @@ const GNU_HEADER: u64 = 12;
 
 /// A section header.
 #[derive(Debug, Clone, Copy)]
-pub struct Section {
+pub(super) struct Section {
     name: u32,
     kind: elf::SectionType,
     flags: elf::SectionFlags,
@@ -62,7 +62,7 @@ impl Section {
 
 /// An ELF file.
 #[derive(Debug)]
-pub struct ElfFile<'a> {
+pub(super) struct ElfFile<'a> {
     file: &'a File,
     /// Bytes that may still be read.
     left: Cell<u64>,
@@ -79,7 +79,7 @@ impl<'a> ElfFile<'a> {
     ///
     /// # Errors
     /// It is no ELF file for x86, or its headers are too large.
-    pub fn open(file: &'a File) -> Result<Self, Refusal> {
+    pub(super) fn open(file: &'a File) -> Result<Self, Refusal> {
         let left = Cell::new(MAX_READ);
         let start = read(file, &left, 0, HEADER_SIZE as u64)?;
         let class = Class::of(&start).ok_or(Refusal::NotElf)?;
@@ -116,7 +116,7 @@ impl<'a> ElfFile<'a> {
     }
 
     /// Whether the file has 64 bits.
-    pub fn is_64(&self) -> bool {
+    pub(super) fn is_64(&self) -> bool {
         self.class == Class::Elf64
     }
 
@@ -126,7 +126,7 @@ impl<'a> ElfFile<'a> {
     }
 
     /// The section called `name`.
-    pub fn section(&self, name: &str) -> Option<&Section> {
+    pub(super) fn section(&self, name: &str) -> Option<&Section> {
         self.sections.iter().find(|section| {
             let bytes = self.names.get(section.name as usize..);
             let rest = bytes.and_then(|bytes| bytes.strip_prefix(name.as_bytes()));
@@ -136,7 +136,7 @@ impl<'a> ElfFile<'a> {
 
     /// Returns whether the section with this index has code, by its flags: in a separate debug file
     /// it has no contents.
-    pub fn is_code(&self, section: elf::SymbolSection) -> bool {
+    pub(super) fn is_code(&self, section: elf::SymbolSection) -> bool {
         let section = self.sections.get(usize::from(section.0));
         section.is_some_and(|section| section.flags.contains(elf::SHF_EXECINSTR))
     }
@@ -145,7 +145,7 @@ impl<'a> ElfFile<'a> {
     ///
     /// # Errors
     /// The file ends before, or the section is too large.
-    pub fn contents(&self, section: &Section) -> Result<Vec<u8>, Refusal> {
+    pub(super) fn contents(&self, section: &Section) -> Result<Vec<u8>, Refusal> {
         match section.kind {
             elf::SHT_NOBITS => Ok(Vec::new()),
             _ => self.read(section.offset, section.size),
@@ -156,7 +156,7 @@ impl<'a> ElfFile<'a> {
     ///
     /// # Errors
     /// As [`Self::contents`], or they cannot be decompressed.
-    pub fn decompressed(&self, section: &Section) -> Result<Vec<u8>, Refusal> {
+    pub(crate) fn decompressed(&self, section: &Section) -> Result<Vec<u8>, Refusal> {
         let bytes = self.contents(section)?;
         if !section.is_compressed() {
             return Ok(bytes);
@@ -199,7 +199,7 @@ impl<'a> ElfFile<'a> {
     ///
     /// # Errors
     /// They cannot be decompressed.
-    pub fn stream(&self, section: &Section) -> Result<Stream<'_>, Refusal> {
+    pub(super) fn stream(&self, section: &Section) -> Result<Stream<'_>, Refusal> {
         if section.kind == elf::SHT_NOBITS {
             return Err(Refusal::NotElf);
         }
@@ -222,7 +222,7 @@ impl<'a> ElfFile<'a> {
     ///
     /// # Errors
     /// As [`Self::stream`].
-    pub fn stream_gnu(&self, section: &Section) -> Result<Stream<'_>, Refusal> {
+    pub(crate) fn stream_gnu(&self, section: &Section) -> Result<Stream<'_>, Refusal> {
         let header = self.read(section.offset, GNU_HEADER)?;
         let at = section.offset.checked_add(GNU_HEADER);
         let size = section.size.checked_sub(GNU_HEADER);
@@ -235,7 +235,7 @@ impl<'a> ElfFile<'a> {
     ///
     /// # Errors
     /// As [`Self::decompressed`].
-    pub fn decompressed_gnu(&self, section: &Section) -> Result<Vec<u8>, Refusal> {
+    pub(crate) fn decompressed_gnu(&self, section: &Section) -> Result<Vec<u8>, Refusal> {
         let bytes = self.contents(section)?;
         let header = bytes
             .strip_prefix(b"ZLIB")
@@ -265,7 +265,7 @@ impl<'a> ElfFile<'a> {
     ///
     /// # Errors
     /// They are too large.
-    pub fn symbol_tables(&self) -> Result<[SymbolTable; 2], Refusal> {
+    pub(crate) fn symbol_tables(&self) -> Result<[SymbolTable; 2], Refusal> {
         Ok([self.table(elf::SHT_SYMTAB)?, self.table(elf::SHT_DYNSYM)?])
     }
 
@@ -285,7 +285,7 @@ impl<'a> ElfFile<'a> {
     ///
     /// # Errors
     /// They are too many.
-    pub fn dynamic_relocations(&self) -> Result<Vec<(u64, u32)>, Refusal> {
+    pub(crate) fn dynamic_relocations(&self) -> Result<Vec<(u64, u32)>, Refusal> {
         match self.class {
             Class::Elf32 => self.relocations::<FileHeader32<Le>>(),
             Class::Elf64 => self.relocations::<FileHeader64<Le>>(),
@@ -329,7 +329,7 @@ impl<'a> ElfFile<'a> {
     ///
     /// # Errors
     /// The notes are too large.
-    pub fn build_id(&self) -> Result<Vec<u8>, Refusal> {
+    pub(super) fn build_id(&self) -> Result<Vec<u8>, Refusal> {
         for section in self.sections.iter().filter(|s| s.kind == elf::SHT_NOTE) {
             let notes = optional(self.contents(section))?;
             if let Some(id) = build_id_among(&notes) {
@@ -370,7 +370,7 @@ pub(super) fn refusal(error: &io::Error) -> Refusal {
 }
 
 /// What a part of the file has: nothing, if it is malformed.
-pub fn optional<T: Default>(read: Result<T, Refusal>) -> Result<T, Refusal> {
+pub(super) fn optional<T: Default>(read: Result<T, Refusal>) -> Result<T, Refusal> {
     match read {
         Err(Refusal::NotElf) => Ok(T::default()),
         read => read,

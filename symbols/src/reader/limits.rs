@@ -31,7 +31,7 @@ const OF_THE_RUN: [libc::c_int; 5] = [
 ///
 /// # Errors
 /// The host refuses.
-pub fn prepare() -> io::Result<()> {
+pub(super) fn prepare() -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     for signal in OF_THE_RUN {
         // SAFETY: no handler is installed.
@@ -49,7 +49,7 @@ pub fn prepare() -> io::Result<()> {
 ///
 /// # Errors
 /// The host refuses.
-pub fn confine_reader() -> io::Result<()> {
+pub(crate) fn confine_reader() -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     limit(Resource::Data, MAX_MEMORY)?;
     limit(Resource::As, MAX_ADDRESS_SPACE)?;
@@ -58,12 +58,12 @@ pub fn confine_reader() -> io::Result<()> {
 }
 
 /// Makes the request that begins now kill the process if it takes too long.
-pub fn begin_request() {
+pub(crate) fn begin_request() {
     set_timer(REQUEST_SECONDS);
 }
 
 /// Ends the limit of time of a request.
-pub fn end_request() {
+pub(crate) fn end_request() {
     set_timer(0);
 }
 
@@ -85,7 +85,7 @@ fn set_timer(seconds: i64) {
 }
 
 /// Returns whether the processes that were started have taken all the time that there is.
-pub fn is_exhausted() -> bool {
+pub(crate) fn is_exhausted() -> bool {
     // SAFETY: all bytes zero are a valid value of this type of integers.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: the kernel writes to `usage`.

@@ -27,10 +27,10 @@ const SECTIONS: [SectionId; 8] = [
 ];
 
 /// The contents of a section.
-pub type Data = EndianArcSlice<LittleEndian>;
+pub(super) type Data = EndianArcSlice<LittleEndian>;
 
 /// The source lines of one file.
-pub struct Lines(Context<Data>);
+pub(super) struct Lines(Context<Data>);
 
 impl std::fmt::Debug for Lines {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -43,7 +43,7 @@ impl Lines {
     ///
     /// # Errors
     /// They are malformed or too large.
-    pub fn read(file: &File, budget: &mut Budget) -> Result<Option<Self>, Refusal> {
+    pub(super) fn read(file: &File, budget: &mut Budget) -> Result<Option<Self>, Refusal> {
         let elf = ElfFile::open(file)?;
         if find(&elf, SectionId::DebugLine).is_none() {
             return Ok(None);
@@ -72,7 +72,7 @@ impl Lines {
     }
 
     /// Source file and line of `address`, an address in the file.
-    pub fn find(&self, address: u64) -> Option<(String, u32)> {
+    pub(super) fn find(&self, address: u64) -> Option<(String, u32)> {
         // The library looks for what begins below the next address.
         address.checked_add(1)?;
         let location = self.0.find_location(address).ok()??;
@@ -84,7 +84,7 @@ impl Lines {
 
     /// Calls `each` with the rows of the addresses in `range`: address, size, line and path. Ends
     /// when `each` returns false.
-    pub fn rows(
+    pub(super) fn rows(
         &self,
         range: std::ops::Range<u64>,
         each: &mut dyn FnMut(u64, u64, u32, &str) -> bool,

@@ -7,7 +7,7 @@ use crate::protocol::Refusal;
 
 /// A stub.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stub {
+pub(super) struct Stub {
     /// Its address.
     pub start: u64,
     /// Its size in bytes.
@@ -20,7 +20,7 @@ pub struct Stub {
 ///
 /// # Errors
 /// They are too many.
-pub fn stubs(elf: &ElfFile<'_>, symbols: &SymbolTable) -> Result<Vec<Stub>, Refusal> {
+pub(super) fn stubs(elf: &ElfFile<'_>, symbols: &SymbolTable) -> Result<Vec<Stub>, Refusal> {
     let relocations = elf.dynamic_relocations()?;
     let slots = if elf.is_64() {
         SlotAddress::RelativeToRip

@@ -212,7 +212,7 @@ impl ObjectFile {
     }
 
     /// The address in the file of `absolute`, the address of a kernel in a trace.
-    pub fn address_of_absolute(&self, absolute: u64) -> u64 {
+    pub(crate) fn address_of_absolute(&self, absolute: u64) -> u64 {
         match self.is_64 {
             true => absolute,
             false => absolute & u64::from(u32::MAX),
@@ -220,7 +220,7 @@ impl ObjectFile {
     }
 
     /// The address in a trace of a kernel's address in the file.
-    pub fn absolute_of_address(&self, address: u64) -> u64 {
+    pub(crate) fn absolute_of_address(&self, address: u64) -> u64 {
         match self.is_64 {
             true => address,
             false => extend_32(address),
@@ -251,7 +251,7 @@ impl ObjectFile {
 
     /// The functions from number `first` on, at offsets in the file, or at their own addresses if
     /// `absolute`. Those without names come last.
-    pub fn function_ranges(
+    pub(crate) fn function_ranges(
         &self,
         absolute: bool,
         first: u64,
@@ -301,7 +301,7 @@ impl ObjectFile {
 
     /// Calls `each` with the source lines of the code in `range`: where they begin, their size, the
     /// line and the path. Ends when `each` returns false.
-    pub fn line_rows(
+    pub(crate) fn line_rows(
         &self,
         absolute: bool,
         range: Range<u64>,

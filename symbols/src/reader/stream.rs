@@ -20,7 +20,7 @@ enum Source<'a> {
 }
 
 /// The contents of a section, from their front.
-pub struct Stream<'a> {
+pub(super) struct Stream<'a> {
     source: Source<'a>,
     /// Bytes that may still be read into memory.
     left: &'a Cell<u64>,
@@ -38,13 +38,13 @@ fn part(file: &File, at: u64, size: u64) -> Part<'_> {
 
 impl<'a> Stream<'a> {
     /// What the file has at `at`.
-    pub fn plain(file: &'a File, at: u64, size: u64, left: &'a Cell<u64>) -> Self {
+    pub(super) fn plain(file: &'a File, at: u64, size: u64, left: &'a Cell<u64>) -> Self {
         let source = Source::Plain(part(file, at, size));
         Self { source, left }
     }
 
     /// What zlib has compressed there.
-    pub fn zlib(file: &'a File, at: u64, size: u64, left: &'a Cell<u64>) -> Self {
+    pub(super) fn zlib(file: &'a File, at: u64, size: u64, left: &'a Cell<u64>) -> Self {
         let decoder = ZlibDecoder::new(BufReader::new(part(file, at, size)));
         let source = Source::Decompressed(Box::new(decoder));
         Self { source, left }
@@ -54,7 +54,12 @@ impl<'a> Stream<'a> {
     ///
     /// # Errors
     /// It has not.
-    pub fn zstd(file: &'a File, at: u64, size: u64, left: &'a Cell<u64>) -> Result<Self, Refusal> {
+    pub(super) fn zstd(
+        file: &'a File,
+        at: u64,
+        size: u64,
+        left: &'a Cell<u64>,
+    ) -> Result<Self, Refusal> {
         let decoder = StreamingDecoder::new(BufReader::new(part(file, at, size)));
         let decoder = decoder.map_err(|_| Refusal::NotElf)?;
         let source = Source::Decompressed(Box::new(decoder));
@@ -65,7 +70,7 @@ impl<'a> Stream<'a> {
     ///
     /// # Errors
     /// There is no memory for them, or the host cannot read them.
-    pub fn read(&mut self, size: u64, out: &mut Vec<u8>) -> Result<bool, Refusal> {
+    pub(super) fn read(&mut self, size: u64, out: &mut Vec<u8>) -> Result<bool, Refusal> {
         take(self.left, size)?;
         let source: &mut dyn Read = match &mut self.source {
             Source::Plain(part) => part,
@@ -79,7 +84,7 @@ impl<'a> Stream<'a> {
     ///
     /// # Errors
     /// The host cannot read them.
-    pub fn skip(&mut self, size: u64) -> Result<bool, Refusal> {
+    pub(super) fn skip(&mut self, size: u64) -> Result<bool, Refusal> {
         match &mut self.source {
             Source::Plain(part) => {
                 let left = part.limit().checked_sub(size);

@@ -7,7 +7,7 @@ use crate::elf::{Class, Le, all};
 
 /// A symbol.
 #[derive(Debug, Clone, Copy)]
-pub struct Symbol {
+pub(super) struct Symbol {
     /// Offset of its name in the table's strings.
     pub name: u32,
     /// Its type.
@@ -22,7 +22,7 @@ pub struct Symbol {
 
 /// The symbols and names of a section.
 #[derive(Debug)]
-pub struct SymbolTable {
+pub(super) struct SymbolTable {
     class: Class,
     /// The entries as they are in the file.
     pub symbols: Vec<u8>,
@@ -32,7 +32,7 @@ pub struct SymbolTable {
 
 impl SymbolTable {
     /// A table without symbols.
-    pub fn empty(class: Class) -> Self {
+    pub(super) fn empty(class: Class) -> Self {
         Self {
             class,
             symbols: Vec::new(),
@@ -41,7 +41,7 @@ impl SymbolTable {
     }
 
     /// Number of symbols.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         match self.class {
             Class::Elf32 => all::<elf::Sym32<Le>>(&self.symbols).len(),
             Class::Elf64 => all::<elf::Sym64<Le>>(&self.symbols).len(),
@@ -49,7 +49,7 @@ impl SymbolTable {
     }
 
     /// The symbol with this index.
-    pub fn get(&self, index: usize) -> Option<Symbol> {
+    pub(super) fn get(&self, index: usize) -> Option<Symbol> {
         fn at<H: FileHeader<Endian = Le>>(symbols: &[u8], index: usize) -> Option<Symbol> {
             let symbol = all::<H::Sym>(symbols).get(index)?;
             Some(Symbol {

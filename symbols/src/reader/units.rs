@@ -26,7 +26,7 @@ const UNIT: usize = 1024;
 ///
 /// # Errors
 /// They are too large, or the host cannot read them.
-pub fn first_entries(
+pub(crate) fn first_entries(
     info: &mut Stream<'_>,
     abbreviations: &gimli::DebugAbbrev<Data>,
     budget: &mut Budget,

@@ -17,7 +17,7 @@ use crate::protocol::Refusal;
 ///
 /// # Errors
 /// They are too many.
-pub fn ranges(elf: &ElfFile<'_>, budget: &mut Budget) -> Result<Vec<Range<u64>>, Refusal> {
+pub(super) fn ranges(elf: &ElfFile<'_>, budget: &mut Budget) -> Result<Vec<Range<u64>>, Refusal> {
     let Some(section) = elf.section(".eh_frame") else {
         return Ok(Vec::new());
     };

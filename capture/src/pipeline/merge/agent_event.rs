@@ -60,7 +60,7 @@ pub enum AgentEvent {
 
 impl AgentEvent {
     /// The time at which the agent has sent it, if it says so.
-    pub fn sent_at(&self) -> Option<u64> {
+    pub(crate) fn sent_at(&self) -> Option<u64> {
         match self {
             Self::Event { event, .. } => event.time(),
             _ => None,

@@ -51,7 +51,7 @@ use vbts_trace::Event;
 use crate::records::{Position, Records};
 use crate::sink::Sink;
 use crate::task::Task;
-pub use agent_event::AgentEvent;
+pub(crate) use agent_event::AgentEvent;
 use stream::{Item, Key, Maps, Process, Queued, Stream};
 
 /// Maximum number of live tasks. Linux's default `pid_max` is 32768.
@@ -80,7 +80,7 @@ pub enum MergeError {
 
 /// Merges the streams of tasks.
 #[derive(Debug)]
-pub struct Merge {
+pub(crate) struct Merge {
     /// Streams by number. Unlike a task ID, a number is never reused.
     streams: HashMap<u64, Stream>,
     /// The stream of each live task, by task ID.
@@ -103,7 +103,7 @@ pub struct Merge {
 
 impl Merge {
     /// Creates a merge that holds back at most about `limit` bytes.
-    pub fn new(limit: usize) -> Self {
+    pub(crate) fn new(limit: usize) -> Self {
         Self {
             streams: HashMap::new(),
             live: BTreeMap::new(),
@@ -120,19 +120,19 @@ impl Merge {
     }
 
     /// Returns the number of tasks that have started, live or not.
-    pub fn tasks(&self) -> u64 {
+    pub(crate) fn tasks(&self) -> u64 {
         self.started
     }
 
     /// Returns whether an item was emitted after a newer one, or a task sent records from before
     /// the time up to which it was complete.
-    pub fn is_unordered(&self) -> bool {
+    pub(crate) fn is_unordered(&self) -> bool {
         self.unordered
     }
 
     /// Returns how many records the buffers of all live tasks can hold: an upper bound on the loss
     /// if the run ends before they are drained.
-    pub fn capacity(&self) -> u64 {
+    pub(crate) fn capacity(&self) -> u64 {
         let streams = self.live.values().filter_map(|n| self.streams.get(n));
         streams.map(|stream| u64::from(stream.task.capacity)).sum()
     }
@@ -142,7 +142,7 @@ impl Merge {
     /// # Errors
     /// [`MergeError`] if the event contradicts earlier ones or mappings exceed the limit, or the
     /// error of `sink`.
-    pub fn push<S: Sink>(&mut self, event: AgentEvent, sink: &mut S) -> Result<(), S::Error>
+    pub(crate) fn push<S: Sink>(&mut self, event: AgentEvent, sink: &mut S) -> Result<(), S::Error>
     where
         S::Error: From<MergeError>,
     {
@@ -160,7 +160,7 @@ impl Merge {
     ///
     /// # Errors
     /// The error of `sink`.
-    pub fn finish<S: Sink>(&mut self, sink: &mut S) -> Result<(), S::Error> {
+    pub(crate) fn finish<S: Sink>(&mut self, sink: &mut S) -> Result<(), S::Error> {
         self.emit(sink, true)
     }
 

@@ -12,7 +12,7 @@ use vbts_devices::ninep::Access;
 use crate::EventLoop;
 
 /// Actions of an attacker who controls the process.
-pub const FORBIDDEN: &[(&str, fn())] = &[
+pub(crate) const FORBIDDEN: &[(&str, fn())] = &[
     ("socket", || {
         call(
             libc::SYS_socket,
@@ -84,10 +84,10 @@ pub const FORBIDDEN: &[(&str, fn())] = &[
 ];
 
 /// The I/O loop of a case. It is created before the sandbox is entered, as in a machine.
-pub static EVENT_LOOP: Mutex<Option<EventLoop>> = Mutex::new(None);
+pub(crate) static EVENT_LOOP: Mutex<Option<EventLoop>> = Mutex::new(None);
 
 /// Actions of all machines.
-pub const ALLOWED: &[(&str, fn())] = &[
+pub(crate) const ALLOWED: &[(&str, fn())] = &[
     ("a file", || {
         assert!(!std::fs::read("/proc/self/status").unwrap().is_empty())
     }),
@@ -136,7 +136,7 @@ pub const ALLOWED: &[(&str, fn())] = &[
 ];
 
 /// Actions of machines whose guest may write to a directory of the host.
-pub const ALLOWED_TO_WRITE: &[(&str, fn())] = &[("files", || {
+pub(crate) const ALLOWED_TO_WRITE: &[(&str, fn())] = &[("files", || {
     let name = format!("vbts-sandbox-{}", std::process::id());
     let path = std::env::temp_dir().join(name);
     mkdirat(CWD, &path, Mode::RWXU).unwrap();
@@ -151,7 +151,7 @@ pub const ALLOWED_TO_WRITE: &[(&str, fn())] = &[("files", || {
 })];
 
 /// Actions of the process that a thread of its own filter does without.
-pub const NOT_FOR_THREADS: &[(&str, &str)] = &[
+pub(crate) const NOT_FOR_THREADS: &[(&str, &str)] = &[
     ("trace", "a part of a file"),
     ("trace", "names in a directory"),
     ("trace", "a file by its handle"),
@@ -166,7 +166,7 @@ pub const NOT_FOR_THREADS: &[(&str, &str)] = &[
 ];
 
 /// Actions of machines whose guest may write to a disk. Here there is no disk.
-pub const ALLOWED_ON_DISKS: &[(&str, fn())] = &[
+pub(crate) const ALLOWED_ON_DISKS: &[(&str, fn())] = &[
     ("a sector", || {
         call(libc::SYS_pwrite64, [u64::MAX, 0x1000, 512, 0, 0, 0])
     }),
@@ -176,12 +176,12 @@ pub const ALLOWED_ON_DISKS: &[(&str, fn())] = &[
     ("a flush", || call(libc::SYS_fdatasync, [u64::MAX; 6])),
 ];
 
-pub const ALLOWED_FOR_TASK_FILES: &[(&str, fn())] = &[("a file of a task", || {
+pub(crate) const ALLOWED_FOR_TASK_FILES: &[(&str, fn())] = &[("a file of a task", || {
     // The flags are those of a new file, and none is left behind.
     std::fs::write("/dev/null", "x").unwrap();
 })];
 
-pub fn cases(access: Access) -> impl Iterator<Item = (&'static str, fn())> {
+pub(super) fn cases(access: Access) -> impl Iterator<Item = (&'static str, fn())> {
     let writing = if access == Access::ReadWrite {
         ALLOWED_TO_WRITE
     } else {
