@@ -48,7 +48,7 @@ pub struct MachineArgs {
     /// Runs of a block of code after which it becomes native code
     #[arg(long, hide = true, value_name = "N", default_value_t = NativeOptions::default().threshold)]
     pub jit_threshold: u32,
-    /// With --jit on: name native code for perf in /tmp/perf-PID.map
+    /// Name native code for perf in /tmp/perf-PID.map
     #[arg(long)]
     pub perf_map: bool,
     /// Processor model: pentium-m, pentium4, pentium4-64, core2, conroe, x86-64-v2,
@@ -176,6 +176,7 @@ values! {
         Host: "host", "The host's clock: processors run at the same time, and two runs differ";
     }
     JitMode {
+        Auto: "auto", "It does if the host can execute native code; traces are the same";
         On: "on", "It does";
         Off: "off", "It interprets";
         Check: "check", "It does both and compares the results, to debug vbts (slow)";

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use vbts_host::exit::Failure;
 use vbts_host::sandbox;
-use vbts_vmm::accel::{self, Choice, Host, ThisHost};
+use vbts_vmm::accel::{self, Choice, Host, ThisHost, native_code};
 use vbts_vmm::config::{Accelerator, BtsMode};
 use vbts_vmm::kvm::check::Report;
 use vbts_vmm::kvm::check::speed::{Millions, Speed};
@@ -49,6 +49,7 @@ struct Findings {
     kvm: Result<Report, String>,
     pass_through: Result<(), NoPassThrough>,
     soft: Speed,
+    native_code: Result<(), String>,
     auto: Choice,
     sandbox: Sandbox,
 }
@@ -84,6 +85,7 @@ impl Findings {
             kvm: host.kvm().cloned(),
             pass_through: host.pass_through(),
             soft: host.soft_speed()?,
+            native_code: native_code::check().map_err(|error| error.to_string()),
             auto: accel::choose(Accelerator::Auto, BtsMode::Auto, false, &[], host)?,
             sandbox: Sandbox::of_this_host(),
         })
@@ -129,6 +131,10 @@ impl Findings {
                 "reason": self.pass_through.as_ref().err().map(ToString::to_string),
             },
             "soft": {"instructions_per_second": self.soft},
+            "native_code": {
+                "available": self.native_code.is_ok(),
+                "reason": reason(&self.native_code),
+            },
             "auto": {
                 "accel": self.auto.accel.to_string(),
                 "bts": self.auto.bts.to_string(),
@@ -187,6 +193,13 @@ impl Findings {
             &format!("{} ({})", self.auto.accel, self.auto.why),
         );
         line("--bts auto", &self.auto.bts.to_string());
+        line(
+            "--jit auto",
+            &match &self.native_code {
+                Ok(()) => "native code".to_owned(),
+                Err(why) => format!("no native code: {why}"),
+            },
+        );
         line("--sandbox auto", self.sandbox.text());
         text
     }

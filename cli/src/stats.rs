@@ -36,6 +36,12 @@ pub fn print(machine: &Machine, writing: Duration, all: Duration) {
             native.flushes
         ));
     }
+    if native.refused > 0 {
+        say(format_args!(
+            "native code: the verifier has refused {} blocks, an error of vbts",
+            native.refused
+        ));
+    }
     let seconds = |time: Duration| format!("{:.2} s", time.as_secs_f64());
     let mut text = format!("time: {}", seconds(all));
     if let Some(time) = machine.host_time() {

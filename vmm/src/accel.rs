@@ -20,6 +20,7 @@ use crate::layout;
 use vbts_host::exit::Failure;
 
 mod host;
+pub mod native_code;
 
 pub use host::ThisHost;
 

@@ -54,15 +54,17 @@ pub enum BtsMode {
     Off,
 }
 
-/// Selects whether the software CPU makes native code of what runs often.
+/// Selects whether the software CPU makes native code of what runs often. Traces are the same.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JitMode {
+    /// It does if the host can execute native code.
+    #[default]
+    Auto,
     /// It does.
     On,
     /// It does, and interprets as well, to compare the results.
     Check,
     /// It interprets.
-    #[default]
     Off,
 }
 

@@ -13,7 +13,7 @@ use vbts_cpu::{Model, NativeListener, NativeOptions, Signals};
 use vbts_devices::ninep::Access;
 use vbts_devices::{Shared, lock, shared};
 
-use crate::accel::{self, Accel, Bts};
+use crate::accel::{self, Accel, Bts, native_code};
 use crate::board::Board;
 use crate::boot::params::{FIXED_RNG_SEED, RngSeed};
 use crate::boot::{self, BootSource, cmdline};
@@ -118,7 +118,7 @@ impl Launch {
     /// The configuration or this host does not allow the machine.
     pub fn new(config: &MachineConfig, echo: bool) -> Result<Self, Failure> {
         if config.perf_map && config.jit == JitMode::Off {
-            return Err(anyhow!("--perf-map names native code, and needs --jit on").into());
+            return Err(anyhow!("--perf-map names native code: --jit off makes none").into());
         }
         let (model, choice) = accel::resolve(config)?;
         match config.sandbox {
@@ -284,19 +284,11 @@ impl Launch {
             self.alarm,
             sandbox,
         )?;
-        if self.config.jit != JitMode::Off {
-            let options = NativeOptions {
-                threshold: self.config.jit_threshold,
-                check: self.config.jit == JitMode::Check,
-                ..NativeOptions::default()
-            };
-            machine
-                .translate_blocks(options)
-                .map_err(|e| Failure::Host(format!("No native code: {e}; use --jit off")))?;
-            if let Some(map) = self.perf_map {
-                let listener: Arc<Mutex<dyn NativeListener>> = Arc::new(Mutex::new(map));
-                machine.listen_to_native_code(&listener);
-            }
+        if translate_blocks(&mut machine, &self.config)?
+            && let Some(map) = self.perf_map
+        {
+            let listener: Arc<Mutex<dyn NativeListener>> = Arc::new(Mutex::new(map));
+            machine.listen_to_native_code(&listener);
         }
         match self.vm {
             Some(vm) => machine.accelerate(vm)?,
@@ -329,6 +321,36 @@ impl Launch {
             true => sandbox.with_writable_disks(),
             false => sandbox,
         })
+    }
+}
+
+/// Has the software CPU of `machine` make native code, if the configuration and the host allow it.
+/// Returns whether it does.
+///
+/// # Errors
+/// The configuration demands it, and the host does not allow it.
+fn translate_blocks(machine: &mut Machine, config: &MachineConfig) -> Result<bool, Failure> {
+    if config.jit == JitMode::Off {
+        return Ok(false);
+    }
+    let options = NativeOptions {
+        threshold: config.jit_threshold,
+        check: config.jit == JitMode::Check,
+        ..NativeOptions::default()
+    };
+    let translated = native_code::check().and_then(|()| {
+        let translated = machine.translate_blocks(options);
+        translated.map_err(|error| Failure::Host(error.to_string()))
+    });
+    match translated {
+        Ok(()) => Ok(true),
+        Err(error) if config.jit == JitMode::Auto && !config.perf_map => {
+            tracing::info!("native code: no ({error})");
+            Ok(false)
+        }
+        Err(error) => Err(Failure::Host(format!(
+            "No native code: {error}; use --jit auto"
+        ))),
     }
 }
 

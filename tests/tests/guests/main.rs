@@ -28,6 +28,7 @@ mod long_trace;
 mod loopback;
 mod manual_page;
 mod many_tasks;
+mod native_code;
 mod network;
 mod not_started;
 mod oracle;
@@ -53,7 +54,7 @@ mod vector_programs;
 type Trials = fn(&str) -> Vec<Trial>;
 
 /// The modules. Those that take long come first, so that nothing is left to wait for at the end.
-const MODULES: [(&str, Trials); 44] = [
+const MODULES: [(&str, Trials); 45] = [
     ("kernel_selftests", kernel_selftests::trials),
     ("ptrace_bts", ptrace_bts::trials),
     ("kernel_trees", kernel_trees::trials),
@@ -85,6 +86,7 @@ const MODULES: [(&str, Trials); 44] = [
     ("real_programs", real_programs::trials),
     ("cli", cli::trials),
     ("overwritten", overwritten::trials),
+    ("native_code", native_code::trials),
     ("perf_map", perf_map::trials),
     ("processors", processors::trials),
     ("long_trace", long_trace::trials),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kvm_ioctls::Kvm;
-use vbts_cpu::{Cpu, Exit, Signals, SoftCpu};
+use vbts_cpu::{ArchState, Cpu, Exit, Signals, SoftCpu};
 use vbts_devices::{OutputBuffer, shared};
 use vm_memory::{Bytes, GuestAddress};
 
@@ -18,7 +18,7 @@ use crate::kvm::check::{self, Report};
 use crate::kvm::device::{self, KvmUnavailable};
 use crate::kvm::passthrough::{self, NoPassThrough};
 use crate::layout;
-use crate::memory::{self, MIN_MEMORY, Size};
+use crate::memory::{self, GuestMemory, MIN_MEMORY, Size};
 use vbts_host::exit::Failure;
 
 /// The host that vbts runs on. Each capability is probed once.
@@ -80,33 +80,8 @@ const SLICE: u64 = 100_000;
 /// Measures the instructions a second that the software CPU retires in [`LOOP`], the loop in which
 /// KVM is measured too.
 fn measure_soft(limit: Duration) -> Result<Speed, Failure> {
-    let memory = memory::allocate(Size(MIN_MEMORY))?;
-    registers::write_tables(&memory, Protocol::Bits64)?;
     let jump_back = [0xEB, (-(LOOP.len() as i8) - 2) as u8];
-    memory.write_slice(
-        &[LOOP, &jump_back].concat(),
-        GuestAddress(layout::EXTENDED_MEMORY),
-    )?;
-    let signals = Arc::<Signals>::default();
-    let board = Board::new(
-        memory.clone(),
-        vec![signals.clone()],
-        false,
-        0,
-        Box::new(shared(OutputBuffer::new(0))),
-    )?;
-    let model =
-        vbts_cpu::model(vbts_cpu::MODELS[0]).ok_or_else(|| anyhow::anyhow!("no CPU model"))?;
-    let mut cpu = Cpu::new(
-        model,
-        // SAFETY: `memory` lives to the end of this function, and the processor does not leave it.
-        unsafe { memory::cpu_view(&memory) },
-        Arc::new(VcpuPlatform::new(Arc::new(board), 0)),
-        signals,
-    );
-    let state = registers::initial_state(layout::EXTENDED_MEMORY, Protocol::Bits64);
-    cpu.load_state(&state);
-    let mut soft = SoftCpu::new(cpu);
+    let (mut soft, _memory) = scratch(&[LOOP, &jump_back].concat(), |_| {})?;
     let began = Instant::now();
     while began.elapsed() < limit {
         let exit = soft.run(soft.cpu.now() + SLICE);
@@ -119,6 +94,39 @@ fn measure_soft(limit: Duration) -> Result<Speed, Failure> {
     }
     let seconds = began.elapsed().as_secs_f64();
     Ok((soft.cpu.instructions() as f64 / seconds) as Speed)
+}
+
+/// A software CPU in 64-bit mode at CPL 0 that is about to execute `code`, which is at
+/// [`EXTENDED_MEMORY`](layout::EXTENDED_MEMORY), with linear addresses equal to physical ones.
+/// `prepare` changes its state. The memory has to live longer.
+pub(super) fn scratch(
+    code: &[u8],
+    prepare: impl FnOnce(&mut ArchState),
+) -> Result<(SoftCpu, GuestMemory), Failure> {
+    let memory = memory::allocate(Size(MIN_MEMORY))?;
+    registers::write_tables(&memory, Protocol::Bits64)?;
+    memory.write_slice(code, GuestAddress(layout::EXTENDED_MEMORY))?;
+    let signals = Arc::<Signals>::default();
+    let board = Board::new(
+        memory.clone(),
+        vec![signals.clone()],
+        false,
+        0,
+        Box::new(shared(OutputBuffer::new(0))),
+    )?;
+    let model =
+        vbts_cpu::model(vbts_cpu::MODELS[0]).ok_or_else(|| anyhow::anyhow!("no CPU model"))?;
+    let mut cpu = Cpu::new(
+        model,
+        // SAFETY: the caller keeps `memory` as long as the processor.
+        unsafe { memory::cpu_view(&memory) },
+        Arc::new(VcpuPlatform::new(Arc::new(board), 0)),
+        signals,
+    );
+    let mut state = registers::initial_state(layout::EXTENDED_MEMORY, Protocol::Bits64);
+    prepare(&mut state);
+    cpu.load_state(&state);
+    Ok((SoftCpu::new(cpu), memory))
 }
 
 #[cfg(test)]
