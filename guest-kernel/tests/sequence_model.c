@@ -166,6 +166,21 @@ void forget_trace(struct tracee *tracee)
 	unmap_segments(tracee);
 }
 
+/* If CONFIG has moved records to the virtual buffer, the newest ones replace the oldest ones. */
+static int learn_move(struct tracee *tracee)
+{
+	const long n = bts(SIZE, tracee->pid, NULL, 0), room = tracee->virtual_nr;
+
+	if (n == tracee->records)
+		return 0;
+	if (tracee->records <= room || n != room)
+		FAIL("CONFIG leaves %ld records of %ld in a buffer for %ld", n, tracee->records,
+		     room);
+	tracee->records = n;
+	tracee->exact = false;
+	return 0;
+}
+
 int apply_config(struct tracee *tracee, const struct config *cfg)
 {
 	const unsigned long flags = cfg->flags & ~(STATUS_FLAGS | O_CUT);
@@ -193,6 +208,8 @@ int apply_config(struct tracee *tracee, const struct config *cfg)
 		tracee->buffer_pages = pages_of(RECORDS(tracee->nr)) *
 				       (tracee->segments ? tracee->segments : 1);
 		tracee->tracer->pages += tracee->buffer_pages;
+	} else if (flags & O_KERNEL && flags & O_VIRTUAL && !(flags & O_SIGNAL)) {
+		TRY(learn_move(tracee));
 	}
 	tracee->tracer->pages -= tracee->reserve_pages;
 	tracee->reserve_pages = 0;

@@ -119,7 +119,8 @@ int request_config(struct tracee *tracee)
 	/* Often the buffers that there are */
 	if (tracee->nr && any(2)) {
 		cfg.size = RECORDS(tracee->nr);
-		cfg.flags = tracee->flags & (O_VIRTUAL | O_MAPPED | (usual ? O_SIGNAL : 0));
+		cfg.flags = tracee->flags & (O_VIRTUAL | O_MAPPED | (any(2) ? O_KERNEL : 0) |
+					     (usual ? O_SIGNAL : 0));
 		cfg.virtual_size = tracee->segments ? tracee->segments :
 						      RECORDS(tracee->virtual_nr);
 	}

@@ -31,7 +31,11 @@ static struct work *my_work;
 
 static void work(void)
 {
+	static char bytes[MAX_BYTES];
+
 	for (;;) {
+		if (my_work->bytes)
+			syscall(SYS_getrandom, bytes, my_work->bytes, 0);
 		for (unsigned long i = 0; i < my_work->calls; i++)
 			syscall(SYS_getppid);
 		loop_a(my_work->branches);
@@ -76,6 +80,7 @@ static int run(struct tracee *tracee)
 
 	work->branches = 1 + any(any(2) ? 300 : 3000);
 	work->calls = any(3) ? 0 : any(20);
+	work->bytes = tracee->flags & O_KERNEL && !any(3) ? any(MAX_BYTES) : 0;
 	if (tracee->flags & O_TRACE)
 		tracee->owed += work->branches - 1;
 	if (!tracee->records && !(tracee->flags & O_KERNEL))
@@ -101,7 +106,7 @@ static int run(struct tracee *tracee)
 			FAIL("status %#x", status);
 		CHECK(tracee->paused);
 		/* In the middle of its work, not all that it owes has been recorded. */
-		if (any(8)) {
+		if (any(3)) {
 			const unsigned long owed = tracee->owed;
 			const bool exact = tracee->exact;
 			const long n = bts(DRAIN, tracee->pid, records, ROOM);

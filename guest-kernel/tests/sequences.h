@@ -50,7 +50,12 @@ struct tracee {
 /* What a tracee does when it is restarted, in memory that it shares with its tracer */
 struct work {
 	unsigned long branches, calls;
+	/* Random bytes that it asks for in one system call */
+	unsigned long bytes;
 };
+
+/* So many that the branches of the call exceed the largest buffers. */
+#define MAX_BYTES	(64 << 10)
 
 /* Shared by all tracers */
 struct shared {
