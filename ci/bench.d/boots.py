@@ -19,9 +19,9 @@ def recorded(place, make, end):
     return ("vbts, recorded to a file", lambda: [*make(), "--record", file], end, None)
 
 
-def native(make, end):
-    """Returns the boot of a machine of vbts with native code."""
-    return ("vbts --jit on", lambda: [*make(), "--jit", "on"], end, None)
+def interpreted(make, end):
+    """Returns the boot of a machine of vbts without native code."""
+    return ("vbts --jit off", lambda: [*make(), "--jit", "off"], end, None)
 
 
 def kernel(place):
@@ -74,7 +74,7 @@ def kernel(place):
             qemu,
         ),
         ("vbts", lambda: vbts, running.BEGIN, None),
-        native(lambda: vbts, running.BEGIN),
+        interpreted(lambda: vbts, running.BEGIN),
         recorded(place, lambda: vbts, running.BEGIN),
     ]
 
@@ -151,7 +151,7 @@ def debian(place):
             qemu,
         ),
         ("vbts", vbts, PROMPT, None),
-        native(vbts, PROMPT),
+        interpreted(vbts, PROMPT),
         recorded(place, vbts, PROMPT),
     ]
 

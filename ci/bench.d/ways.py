@@ -152,7 +152,7 @@ def qemu_system(options):
     return run
 
 
-def vbts_run(mode, jit="off", *options):
+def vbts_run(mode, jit="on", *options):
     def run(place, command):
         # At its own end, vbts prints how many instructions it has executed.
         return guest(
@@ -183,7 +183,7 @@ def vbts_run(mode, jit="off", *options):
     return run
 
 
-def vbts_trace(output, jit="off", form="raw"):
+def vbts_trace(output, jit="on", form="raw"):
     return lambda place: [
         VBTS,
         "trace",
@@ -267,12 +267,12 @@ WAYS = [
         prefixed(vbts_trace(None, form="btrace")),
         kind="ours",
     ),
-    Way("vbts-jit", "vbts --jit on, untraced", vbts_run("plain", "on"), kind="ours"),
-    Way("vbts-recorded-jit", "vbts --jit on, recorded", vbts_run("recorded", "on"), kind="ours"),
+    Way("vbts-off", "vbts --jit off, untraced", vbts_run("plain", "off"), kind="ours"),
+    Way("vbts-recorded-off", "vbts --jit off, recorded", vbts_run("recorded", "off"), kind="ours"),
     Way(
-        "vbts-kept-jit",
-        "vbts --jit on, traced to /dev/null",
-        prefixed(vbts_trace("/dev/null", "on")),
+        "vbts-kept-off",
+        "vbts --jit off, traced to /dev/null",
+        prefixed(vbts_trace("/dev/null", "off")),
         kind="ours",
     ),
 ]

@@ -11,6 +11,7 @@
 //! | [`files`] | files of the host that fail |
 //! | [`elf`] | ELF files, hostile ones among them |
 //! | [`lockstep`] | random programs with and without native code, in lock step |
+//! | [`naive_verifier`] | a second check of native code, an oracle for the first |
 //! | [`random`] | a generator of pseudo-random numbers whose seed is all that a reproduction needs |
 //! | [`skips`] | what tests leave out, for the scripts that run them |
 //!
@@ -60,6 +61,7 @@ pub mod environment;
 pub mod files;
 pub mod lockstep;
 pub mod memory;
+pub mod naive_verifier;
 pub mod platform;
 pub mod processor;
 pub mod random;

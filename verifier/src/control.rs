@@ -5,6 +5,7 @@ use iced_x86::{Code, FlowControl, Instruction, Mnemonic, OpKind, Register};
 use crate::{Decoded, Part, Piece, Refused, Rules, Why};
 
 /// What is known of each byte of a part.
+#[derive(Debug, Default)]
 pub(crate) struct Marks {
     address: u64,
     bytes: Vec<u8>,
@@ -18,11 +19,11 @@ const TARGET: u8 = 1 << 1;
 const CALLED: u8 = 1 << 2;
 
 impl Marks {
-    pub fn new(part: &Part<'_>) -> Self {
-        Self {
-            address: part.address,
-            bytes: vec![0; part.code.len()],
-        }
+    /// Begins with another part.
+    pub fn begin(&mut self, part: &Part<'_>) {
+        self.address = part.address;
+        self.bytes.clear();
+        self.bytes.resize(part.code.len(), 0);
     }
 
     fn byte(&mut self, address: u64) -> Option<&mut u8> {
@@ -60,7 +61,7 @@ pub(crate) fn goes_on(i: &Instruction) -> bool {
 pub(crate) fn check(
     rules: &Rules<'_>,
     piece: &Piece<'_>,
-    parts: &mut [Decoded<'_>],
+    parts: &mut [Decoded],
 ) -> Result<(), Refused> {
     let mut links = 0;
     for n in 0..parts.len() {
@@ -85,7 +86,7 @@ pub(crate) fn check(
             if !is_call && target == rules.common_routine {
                 // It is the second instruction of a common call, which `check_common_calls` finds.
                 let before = at.checked_sub(1).map(|at| parts[n].instructions[at]);
-                if before.is_some_and(|before| is_common_call(rules, &parts[n].part, &before)) {
+                if before.is_some_and(|before| is_common_call(rules, &piece.parts[n], &before)) {
                     continue;
                 }
                 return Err(refused);
@@ -118,9 +119,8 @@ pub(crate) fn check(
             why: Why::Jump,
         });
     }
-    parts
-        .iter()
-        .try_for_each(|part| check_common_calls(rules, part))
+    let mut parts = piece.parts.iter().zip(parts.iter());
+    parts.try_for_each(|(part, decoded)| check_common_calls(rules, part, decoded))
 }
 
 /// 1 if the displacement of this jump is a link.
@@ -144,8 +144,12 @@ fn is_common_call(rules: &Rules<'_>, part: &Part<'_>, i: &Instruction) -> bool {
 
 /// A common call has a return address on the stack above the frame: it is reached by calls alone,
 /// and calls lead to nothing else.
-fn check_common_calls(rules: &Rules<'_>, part: &Decoded<'_>) -> Result<(), Refused> {
-    for (n, i) in part.instructions.iter().enumerate() {
+fn check_common_calls(
+    rules: &Rules<'_>,
+    part: &Part<'_>,
+    decoded: &Decoded,
+) -> Result<(), Refused> {
+    for (n, i) in decoded.instructions.iter().enumerate() {
         let refused = Err(Refused {
             address: i.ip(),
             why: Why::Jump,
@@ -153,18 +157,18 @@ fn check_common_calls(rules: &Rules<'_>, part: &Decoded<'_>) -> Result<(), Refus
         let jumps = i.mnemonic() == Mnemonic::Jmp
             && i.op0_kind() == OpKind::NearBranch64
             && i.near_branch64() == rules.common_routine;
-        if jumps && part.marks.has(i.ip(), TARGET | CALLED) {
+        if jumps && decoded.marks.has(i.ip(), TARGET | CALLED) {
             return refused;
         }
-        let before = n.checked_sub(1).map(|n| &part.instructions[n]);
-        if jumps && !before.is_some_and(|before| part.marks.has(before.ip(), CALLED)) {
+        let before = n.checked_sub(1).map(|n| &decoded.instructions[n]);
+        if jumps && !before.is_some_and(|before| decoded.marks.has(before.ip(), CALLED)) {
             return refused;
         }
-        if !part.marks.has(i.ip(), CALLED) {
+        if !decoded.marks.has(i.ip(), CALLED) {
             continue;
         }
-        let next = part.instructions.get(n + 1);
-        let is_common = is_common_call(rules, &part.part, i)
+        let next = decoded.instructions.get(n + 1);
+        let is_common = is_common_call(rules, part, i)
             && next.is_some_and(|next| {
                 next.ip() == i.next_ip()
                     && next.mnemonic() == Mnemonic::Jmp
@@ -172,7 +176,7 @@ fn check_common_calls(rules: &Rules<'_>, part: &Decoded<'_>) -> Result<(), Refus
                     && next.near_branch64() == rules.common_routine
             });
         let falls_in = before.is_some_and(|before| before.next_ip() == i.ip() && goes_on(before));
-        if !is_common || falls_in || part.marks.has(i.ip(), TARGET) {
+        if !is_common || falls_in || decoded.marks.has(i.ip(), TARGET) {
             return refused;
         }
     }

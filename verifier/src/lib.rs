@@ -50,6 +50,8 @@ mod scratch;
 use iced_x86::{Decoder, DecoderOptions, Instruction};
 use thiserror::Error;
 
+use crate::scratch::Scratch;
+
 /// Bytes that code can access, at an offset from a base register.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Field {
@@ -158,64 +160,76 @@ pub enum Why {
 }
 
 /// A decoded part, and what is known of its bytes.
-struct Decoded<'a> {
-    part: Part<'a>,
+#[derive(Debug, Default)]
+struct Decoded {
     instructions: Vec<Instruction>,
     marks: control::Marks,
 }
 
-/// Checks a piece.
+/// Checks pieces, one after the other, with the same memory.
+#[derive(Debug, Default)]
+pub struct Verifier {
+    parts: Vec<Decoded>,
+}
+
+/// Checks one piece.
 ///
 /// # Errors
 /// It breaks a rule.
 pub fn verify(rules: &Rules<'_>, piece: &Piece<'_>) -> Result<(), Refused> {
-    let mut parts = Vec::with_capacity(piece.parts.len());
-    for part in piece.parts {
-        parts.push(decode(part)?);
-    }
-    control::check(rules, piece, &mut parts)?;
-    for part in &parts {
-        let mut scratch = scratch::Scratch::default();
-        for i in &part.instructions {
-            if part.marks.is_target(i.ip()) {
-                scratch = scratch::Scratch::default();
-            }
-            memory::check(rules, piece, &scratch, i)?;
-            scratch = scratch.after(rules, i);
-        }
-    }
-    Ok(())
+    Verifier::default().verify(rules, piece)
 }
 
-/// Decodes the instructions of a part, which are in the list.
-fn decode<'a>(part: &Part<'a>) -> Result<Decoded<'a>, Refused> {
-    let mut decoded = Decoded {
-        part: *part,
-        instructions: Vec::with_capacity(part.code.len() / 4),
-        marks: control::Marks::new(part),
-    };
-    let mut start = 0;
-    for &(at, len) in part.constants.iter().chain([&(part.code.len(), 0)]) {
-        let refused = |at: usize, why| Refused {
-            address: part.address.wrapping_add(at as u64),
-            why,
-        };
-        let code = part.code.get(start..at).ok_or(refused(at, Why::End))?;
-        let first = part.address.wrapping_add(start as u64);
-        let mut decoder = Decoder::with_ip(64, code, first, DecoderOptions::NONE);
-        while decoder.can_decode() {
-            let i = decoder.decode();
-            instruction::check(&i)?;
-            decoded.marks.start(&i);
-            decoded.instructions.push(i);
+impl Verifier {
+    /// Checks a piece.
+    ///
+    /// # Errors
+    /// It breaks a rule.
+    pub fn verify(&mut self, rules: &Rules<'_>, piece: &Piece<'_>) -> Result<(), Refused> {
+        self.parts.resize_with(piece.parts.len(), Decoded::default);
+        for (part, decoded) in piece.parts.iter().zip(&mut self.parts) {
+            decoded.decode(part)?;
         }
-        if at > start {
-            let last = decoded.instructions.last();
-            if last.is_some_and(control::goes_on) {
-                return Err(refused(at, Why::End));
+        control::check(rules, piece, &mut self.parts)?;
+        for part in &self.parts {
+            let mut scratch = Scratch::default();
+            for i in &part.instructions {
+                if part.marks.is_target(i.ip()) {
+                    scratch = Scratch::default();
+                }
+                memory::check(rules, piece, &scratch, i)?;
+                scratch = scratch.after(rules, i);
             }
         }
-        start = at.checked_add(len).ok_or(refused(at, Why::End))?;
+        Ok(())
     }
-    Ok(decoded)
+}
+
+impl Decoded {
+    /// Decodes the instructions of a part, which are in the list.
+    fn decode(&mut self, part: &Part<'_>) -> Result<(), Refused> {
+        self.instructions.clear();
+        self.marks.begin(part);
+        let mut start = 0;
+        for &(at, len) in part.constants.iter().chain([&(part.code.len(), 0)]) {
+            let refused = |at: usize, why| Refused {
+                address: part.address.wrapping_add(at as u64),
+                why,
+            };
+            let code = part.code.get(start..at).ok_or(refused(at, Why::End))?;
+            let first = part.address.wrapping_add(start as u64);
+            let mut decoder = Decoder::with_ip(64, code, first, DecoderOptions::NONE);
+            while decoder.can_decode() {
+                let i = decoder.decode();
+                instruction::check(&i)?;
+                self.marks.start(&i);
+                self.instructions.push(i);
+            }
+            if at > start && self.instructions.last().is_some_and(control::goes_on) {
+                return Err(refused(at, Why::End));
+            }
+            start = at.checked_add(len).ok_or(refused(at, Why::End))?;
+        }
+        Ok(())
+    }
 }

@@ -102,6 +102,11 @@ impl Scratch {
     /// What is known after `i`.
     pub fn after(self, rules: &Rules<'_>, i: &Instruction) -> Self {
         let Self { rax, r14 } = self;
+        let first = i.op0_register();
+        let may_begin = matches!(first, Register::RAX | Register::EAX | Register::R14);
+        if !may_begin && (rax, r14) == (Unknown, Unknown) {
+            return self;
+        }
         // A comparison is followed by the jump that uses it.
         if rax == IndexCompared {
             let is_below = i.mnemonic() == Mnemonic::Jae;
@@ -122,7 +127,7 @@ impl Scratch {
                 r14: r14_is,
             })
         };
-        let next = match (i.mnemonic(), i.op0_kind(), i.op0_register()) {
+        let next = match (i.mnemonic(), i.op0_kind(), first) {
             (_, kind, _) if kind != OpKind::Register => None,
             (Mov, _, Register::RAX) if field(Register::R15, rules.window_index) => is(Index, r14),
             (Mov, _, Register::RAX) if field(Register::RSP, rules.target) => is(Target, r14),

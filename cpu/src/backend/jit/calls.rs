@@ -198,6 +198,36 @@ pub(super) extern "sysv64" fn record(
     CONTINUE
 }
 
+/// A machine without devices, for tests.
+#[cfg(test)]
+pub(super) struct NoDevices;
+
+#[cfg(test)]
+impl crate::processor::platform::Platform for NoDevices {
+    fn mmio_read(&self, _: u64, _: u64, _: &mut [u8]) {}
+    fn mmio_write(&self, _: u64, _: u64, _: &[u8]) {}
+    fn pio_read(&self, _: u64, _: u16, _: &mut [u8]) {}
+    fn pio_write(&self, _: u64, _: u16, _: &[u8]) {}
+    fn acknowledge_interrupt(&self, _: u64) -> Option<u8> {
+        None
+    }
+    fn take_nmi(&self) -> bool {
+        false
+    }
+    fn give_back_nmi(&self) {}
+    fn performance_interrupt(&self, _: u64) {}
+    fn cr8(&self) -> u64 {
+        0
+    }
+    fn set_cr8(&self, _: u64, _: u64) {}
+    fn apic_rdmsr(&self, _: u64, _: u32) -> Option<u64> {
+        None
+    }
+    fn apic_wrmsr(&self, _: u64, _: u32, _: u64) -> Option<()> {
+        None
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -209,34 +239,7 @@ mod tests {
     use crate::mmu::ram::GuestRam;
     use crate::model::model;
     use crate::processor::jump_keys::JumpKeys;
-    use crate::processor::platform::{Platform, Signals};
-
-    /// A machine without devices.
-    struct NoDevices;
-    impl Platform for NoDevices {
-        fn mmio_read(&self, _: u64, _: u64, _: &mut [u8]) {}
-        fn mmio_write(&self, _: u64, _: u64, _: &[u8]) {}
-        fn pio_read(&self, _: u64, _: u16, _: &mut [u8]) {}
-        fn pio_write(&self, _: u64, _: u16, _: &[u8]) {}
-        fn acknowledge_interrupt(&self, _: u64) -> Option<u8> {
-            None
-        }
-        fn take_nmi(&self) -> bool {
-            false
-        }
-        fn give_back_nmi(&self) {}
-        fn performance_interrupt(&self, _: u64) {}
-        fn cr8(&self) -> u64 {
-            0
-        }
-        fn set_cr8(&self, _: u64, _: u64) {}
-        fn apic_rdmsr(&self, _: u64, _: u32) -> Option<u64> {
-            None
-        }
-        fn apic_wrmsr(&self, _: u64, _: u32, _: u64) -> Option<()> {
-            None
-        }
-    }
+    use crate::processor::platform::Signals;
 
     const START: InsnStart = InsnStart {
         op: 1,

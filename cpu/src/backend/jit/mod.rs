@@ -22,6 +22,8 @@ mod form;
 mod host_vectors;
 mod layout;
 mod listener;
+#[cfg(test)]
+mod mutation_tests;
 mod options;
 mod read_modify_write;
 mod recompute;
@@ -41,7 +43,7 @@ mod vector_form;
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use vbts_verifier::Piece;
+use vbts_verifier::{Piece, Verifier};
 
 use crate::backend::blocks::BlockHandle;
 use crate::backend::interpreter::op::Op;
@@ -142,6 +144,7 @@ pub(crate) struct Jit {
     /// Number of flushes. Edges of before do not exist any more.
     generation: u32,
     workspace: Workspace,
+    verifier: Verifier,
     listener: Listener,
     /// Runs of a block in the interpreter after which it is translated.
     pub threshold: u32,
@@ -189,6 +192,7 @@ impl Jit {
             edges: Vec::new(),
             generation: 0,
             workspace: Workspace::default(),
+            verifier: Verifier::default(),
             listener: Listener::default(),
             threshold: options.threshold.max(1),
             checks: options.check,
@@ -342,7 +346,7 @@ impl Jit {
         } = self.routines;
         let (exits, called, jumps) = ([exit, exit_at_end], [record, clac, stac], [context.jumps]);
         let rules = rules::rules(&self.routines, &exits, &called, &jumps);
-        if let Err(refused) = vbts_verifier::verify(&rules, &piece) {
+        if let Err(refused) = self.verifier.verify(&rules, &piece) {
             // An error of the translator: the block is interpreted.
             debug_assert!(false, "{refused}, in the block at {:#x}", start.rip);
             self.stats.refused += 1;
