@@ -245,13 +245,13 @@ impl Walk<'_> {
             Register::RSP if place.called => false,
             Register::RSP => {
                 has(self.rules.frame, disp, size, reads)
-                    || i.mnemonic() == Mnemonic::Ldmxcsr && disp == self.rules.host_mxcsr.into()
+                    || i.mnemonic() == Mnemonic::Ldmxcsr && disp == i64::from(self.rules.host_mxcsr)
             }
             Register::R15 => {
                 has(self.rules.processor, disp, size, reads)
                     || matches!(i.mnemonic(), Mnemonic::Ldmxcsr | Mnemonic::Stmxcsr)
-                        && disp == self.rules.mxcsr.into()
-                    || disp == self.rules.window_index.into()
+                        && disp == i64::from(self.rules.mxcsr)
+                    || disp == i64::from(self.rules.window_index)
                         && i.code() == Code::Mov_rm64_r64
                         && i.op1_register() == Register::RAX
                         && place.rax == Term::Index(3)
@@ -278,7 +278,7 @@ impl Walk<'_> {
         match term {
             Term::Tlb(offset) => disp >= 0 && i64::from(offset) + disp + size <= end,
             Term::Jumps(Some(_)) => disp == 0 && size == 8,
-            Term::JumpsEqual => disp == self.rules.jump_code.into() && size == 8,
+            Term::JumpsEqual => disp == i64::from(self.rules.jump_code) && size == 8,
             _ => false,
         }
     }
