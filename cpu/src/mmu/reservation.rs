@@ -213,7 +213,8 @@ thread_local! {
     static SELECTED: Cell<u64> = const { Cell::new(0) };
 }
 
-/// AT_HWCAP2: WRGSBASE works in user mode (`HWCAP2_FSGSBASE`, `arch/x86/include/uapi/asm/hwcap2.h`).
+/// AT_HWCAP2: WRGSBASE works in user mode (`HWCAP2_FSGSBASE` in Linux's
+/// `arch/x86/include/uapi/asm/hwcap2.h`).
 const FSGSBASE: usize = 1 << 1;
 /// A code of `arch_prctl(2)`: sets the base of GS.
 pub const ARCH_SET_GS: libc::c_int = 0x1001;

@@ -72,8 +72,8 @@ fn run(options: Option<NativeOptions>) -> Result<(Outcome, NativeStats), Failure
     Ok((outcome, soft.native_code()))
 }
 
-/// Executes a small program in native code, and compares the result with the interpreter's. It takes
-/// some milliseconds.
+/// Executes a small program in native code, and compares the result with the interpreter's. It
+/// takes some milliseconds.
 ///
 /// # Errors
 /// The host refuses, as [`vbts_cpu::SoftCpu::translate_blocks`] says, or the results differ.

@@ -12,8 +12,8 @@ use crate::mmu::tlb::layout::{ADDEND, INDEX_MASK, SLOT_SHIFT, entries};
 const PAGE_SHIFT: u8 = 12;
 
 impl Translator<'_> {
-    /// Finds the place of `operand` in the reservation in the TLB, or jumps to `missed`. Overwrites RAX, R14
-    /// and the host's flags. The result does not use RAX.
+    /// Finds the place of `operand` in the reservation by the TLB, or jumps to `missed`. Overwrites
+    /// RAX, R14 and the host's flags. The result does not use RAX.
     pub(super) fn probe(&mut self, operand: &Operand, access: Access, missed: Label) -> Mem {
         let table = entries(access) as i32;
         if operand.is_constant() {

@@ -1,8 +1,8 @@
 //! The verifier and mutations of native code: it accepts what the translator makes, and of what a
 //! mutation makes nothing that a second, naive verifier refuses.
 //!
-//! The guest's code is that of this test's own process. `VBTS_MUTATIONS` is the number of mutations,
-//! and `VBTS_MUTATION_SEED` the seed.
+//! The guest's code is that of this test's own process. `VBTS_MUTATIONS` is the number of
+//! mutations, and `VBTS_MUTATION_SEED` the seed.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
