@@ -20,6 +20,82 @@ const PAGES: [(&str, &str); 6] = [
 /// Visible commands without options, which the common page describes.
 const SMALL: [&str; 2] = ["completions", "help"];
 
+/// The text of a line of roff, without its fonts.
+fn plain(line: &str) -> String {
+    let mut text = String::new();
+    let (macro_name, arguments) = line.split_once(' ').unwrap_or((line, ""));
+    let mut quoted = false;
+    let mut rest = arguments.chars();
+    while let Some(c) = rest.next() {
+        match c {
+            '"' => quoted = !quoted,
+            // The macros for two fonts join their arguments.
+            ' ' if !quoted && macro_name.len() == 3 => {}
+            '\\' => match rest.next() {
+                Some('f') => drop(rest.next()),
+                escaped => text.extend(escaped),
+            },
+            c => text.push(c),
+        }
+    }
+    text
+}
+
+/// The forms that the head of an option's description may have: with the name of its value, or with
+/// all values.
+fn heads(option: &clap::Arg) -> Vec<String> {
+    let name = format!("--{}", option.get_long().unwrap_or_default());
+    if !option.get_action().takes_values() {
+        return vec![name];
+    }
+    let values = option.get_possible_values();
+    let values: Vec<&str> = values
+        .iter()
+        .filter(|value| !value.is_hide_set())
+        .map(clap::builder::PossibleValue::get_name)
+        .collect();
+    let value_name = match option.get_value_names() {
+        Some([value_name, ..]) => value_name.to_string(),
+        _ => option.get_id().as_str().to_uppercase(),
+    };
+    let more = option
+        .get_num_args()
+        .is_some_and(|args| args.max_values() > 1);
+    let several = if more { "..." } else { "" };
+    vec![
+        format!("{name} {value_name}{several}"),
+        format!("{name} {}", values.join("|")),
+    ]
+}
+
+#[test]
+fn the_head_of_each_description_is_that_of_the_option() {
+    let cli = Cli::command();
+    let mut stale = Vec::new();
+    for (name, page) in PAGES.into_iter().chain([("trace", COMMON)]) {
+        let mut command = cli.find_subcommand(name).expect("a command").clone();
+        command.build();
+        for tag in page.lines().zip(page.lines().skip(1)) {
+            let (".TP", tag) = tag else { continue };
+            let tag = plain(tag);
+            let Some(long) = tag.strip_prefix("--") else {
+                continue;
+            };
+            let long = long.split_whitespace().next().unwrap_or_default();
+            let option = command
+                .get_arguments()
+                .find(|arg| arg.get_long() == Some(long));
+            let heads = option.map(heads).unwrap_or_default();
+            if !heads.contains(&tag) {
+                stale.push(format!(
+                    "vbts {name}: \"{tag}\", which is now one of {heads:?}"
+                ));
+            }
+        }
+    }
+    assert!(stale.is_empty(), "the manual pages are stale: {stale:#?}");
+}
+
 /// The long options that a page describes: those in the line after each `.TP`.
 fn described(page: &str) -> BTreeSet<String> {
     let mut options = BTreeSet::new();

@@ -76,7 +76,7 @@ pub struct TestArgs {
     /// takes I and N from the environment of Slurm, Kubernetes or GitLab
     #[arg(
         long,
-        value_name = "I/N",
+        value_name = "I/N|auto",
         value_parser = Shard::of_option,
         help_heading = "Test options"
     )]
