@@ -19,13 +19,16 @@ use vbts_fuzz::input::Input;
 use vbts_fuzz::tree::Tree;
 use vbts_host::Alarm;
 use vbts_host::root::Root;
-use vbts_protocol::{Decoder, Frame, Scope, ToGuest, ToHost, VERSION};
+use vbts_protocol::{Decoder, HEADER_SIZE, Scope, ToGuest, ToHost, VERSION};
 use vbts_symbols::Symbolizer;
 use vm_memory::{Bytes, GuestAddress};
 
 static TREE: LazyLock<Tree> = LazyLock::new(Tree::new);
 static ALARM: LazyLock<Arc<Alarm>> =
     LazyLock::new(|| Arc::new(Alarm::new(Arc::default(), None).expect("descriptors")));
+
+/// Instead of the number of a message: bytes that are no frame follow.
+const RAW: u8 = 255;
 
 /// Bytes of the guest's memory, in which records may be.
 const MEMORY: usize = 4096;
@@ -44,17 +47,16 @@ fn destination(stdout_use: StdoutUse) -> Destination {
     destination.expect("/dev/null")
 }
 
-/// What is read from a frame and written again is the same frame.
+/// What is read from a frame, written and read again is the same message.
 fn check_messages(stream: &[u8]) {
     let mut decoder = Decoder::new();
     decoder.push(stream);
     while let Ok(Some(frame)) = decoder.next_frame() {
-        let Frame { kind, payload } = frame;
         let _ = ToGuest::parse(frame);
         if let Ok(message) = ToHost::parse(frame) {
             let mut again = Vec::new();
             message.encode(&mut again).expect("it was no longer before");
-            assert_eq!((again[0], &again[8..]), (kind, payload));
+            assert_eq!(ToHost::parse(&again[HEADER_SIZE..]), Ok(message));
         }
     }
 }
@@ -109,11 +111,12 @@ fuzz_target!(|data: &[u8]| {
         let kind = input.u8();
         let len = input.u16();
         let payload = input.bytes(len.into());
-        if kind == 0 {
+        if kind == RAW {
             stream.extend(payload);
         } else {
-            stream.extend([kind, 0, 0, 0]);
-            stream.extend((payload.len() as u32).to_le_bytes());
+            stream.extend([0; 4]);
+            stream.extend((payload.len() as u32 + 1).to_le_bytes());
+            stream.push(kind);
             stream.extend(payload);
         }
     }

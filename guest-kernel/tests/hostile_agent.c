@@ -26,10 +26,14 @@
 #define MAX_PAYLOAD	(4u << 20)
 #define RECORD_SIZE	24u
 
+/* The one long field of a message has room for this. */
+#define MAX_TEXT	(MAX_PAYLOAD - 64)
+
+/* The messages of guest-kernel/protocol/src/to_host.rs, in their order. */
 enum {
-	OUTPUT = 0x83, INPUT_WANT = 0x85, MAPS = 0x87, LOST, RECORDS_VALID = 0x8b, TASK_START,
-	TASK_EXEC, TASK_END, TASK_UNTRACED, DRAINED, CRASH, STANDING, ENDED, STOPPED, TASK_SIGNAL,
-	CODE, BUILD_ID, OUTLIVED = 0xa0, DISCARDED, MAPPED, REUSE,
+	READY, STARTED, OUTPUT, INPUT_WANT, POSITION, RECORDS, RECORDS_VALID, MAPPED, REUSE, MAPS,
+	CODE, BUILD_ID, LOST, TASK_START, TASK_EXEC, TASK_SIGNAL, TASK_END, TASK_UNTRACED, DRAINED,
+	CRASH, STANDING, STOPPED, OUTLIVED, DISCARDED, ENDED,
 };
 
 static struct {
@@ -107,14 +111,17 @@ static void put(const void *bytes, uint32_t len)
 	__asm__ volatile("rep movsb" : "+D"(to), "+S"(bytes), "+c"(len) :: "memory");
 }
 
-static void put_u32(uint32_t value)
+static void put_byte(uint8_t byte)
 {
-	put(&value, 4);
+	frame[length++] = byte;
 }
 
-static void put_u64(uint64_t value)
+/* A number: seven bits a byte, the low ones first. */
+static void put_number(uint64_t value)
 {
-	put(&value, 8);
+	for (; value > 0x7F; value >>= 7)
+		put_byte(0x80 | (value & 0x7F));
+	put_byte(value);
 }
 
 /* The same byte many times. */
@@ -126,11 +133,18 @@ static void put_many(uint8_t byte, uint32_t len)
 	__asm__ volatile("rep stosb" : "+D"(to), "+c"(len) : "a"(byte) : "memory");
 }
 
+/* A byte string or a text: its length, and the same byte many times. */
+static void put_string(uint8_t byte, uint32_t len)
+{
+	put_number(len);
+	put_many(byte, len);
+}
+
 static void begin(uint8_t kind)
 {
 	length = 0;
-	put_u32(kind);
-	put_u32(0);
+	put_many(0, 8);
+	put_number(kind);
 }
 
 static void send(void)
@@ -142,55 +156,58 @@ static void send(void)
 static void start(uint32_t task, uint32_t process, uint64_t time)
 {
 	begin(TASK_START);
-	put_u32(task);
-	put_u32(0);
-	put_u32(process);
-	put_u32(0xFFFFFFFF);
-	put_u64(time);
+	put_number(task);
+	put_number(0);
+	put_number(process);
+	put_number(0xFFFFFFFF);
+	put_number(time);
 	send();
 }
 
 static void end(uint32_t task, uint64_t time)
 {
 	begin(TASK_END);
-	put_u32(task);
-	put_u64(time);
-	put_u32(0);
-	put_u32(0);
+	put_number(task);
+	put_number(time);
+	/* It exited with status 0. */
+	put_number(0);
+	put_byte(0);
 	send();
 }
 
 static void exec(uint32_t task, uint32_t former, uint8_t letter, uint32_t len)
 {
 	begin(TASK_EXEC);
-	put_u32(task);
-	put_u32(former);
-	put_u64(0);
-	put_many(letter, len);
+	put_number(task);
+	put_number(former);
+	put_number(0);
+	put_string(letter, len);
 	send();
 }
 
 static void drained(uint32_t task, uint64_t time)
 {
 	begin(DRAINED);
-	put_u32(task);
-	put_u64(time);
+	put_number(task);
+	put_number(time);
 	send();
 }
 
 static void mapped(uint32_t task, uint64_t address, uint64_t len)
 {
+	uint64_t extent[2] = { address, len };
+
 	begin(MAPPED);
-	put_u32(task);
-	put_u64(address);
-	put_u64(len);
+	put_number(task);
+	put_number(sizeof extent);
+	put(extent, sizeof extent);
 	send();
 }
 
 static void reuse(uint64_t messages)
 {
 	begin(REUSE);
-	put_u64(messages);
+	put_number(messages);
 	send();
 }
 
@@ -198,10 +215,12 @@ static void reuse(uint64_t messages)
 static void maps(uint32_t process, uint32_t task)
 {
 	static const char line[] = "1000-2000 r-xp 00000000 00:00 0 /";
+	const uint32_t size = sizeof line - 1 + 4000 + 1, lines = MAX_TEXT / size;
 
 	begin(MAPS);
-	put_u32(process);
-	while (length + sizeof line + 4001 < MAX_PAYLOAD) {
+	put_number(process);
+	put_number(lines * size);
+	for (uint32_t i = 0; i < lines; i++) {
 		put(line, sizeof line - 1);
 		put_many('a' + process % 26, 4000);
 		put("\n", 1);
@@ -244,9 +263,10 @@ static inline void unknown_kind(void)
 static inline void names_beyond_the_frame(void)
 {
 	begin(DISCARDED);
-	put_u32(0);
-	put_u32(1);
-	put_u32(0xFFFFFFFF);
+	put_number(0);
+	put_byte(1);
+	/* A list of four bytes, which are the length of its first name. */
+	put_string(0xFF, 4);
 	send();
 }
 
@@ -313,7 +333,7 @@ static inline void names(void)
 		exec(task, task, 'a' + task % 26, 4096);
 	}
 	for (;;)
-		exec(1, 1, 'x', MAX_PAYLOAD - 16);
+		exec(1, 1, 'x', MAX_TEXT);
 }
 
 /* What waits for records that never come. */
@@ -323,10 +343,11 @@ static inline void untraced_later(void)
 	start(1, 1, 0);
 	for (uint32_t task = 2;; task++) {
 		begin(TASK_UNTRACED);
-		put_u32(task);
-		put_u32(1);
-		put_u64(-1ul);
-		put_u32(0);
+		put_number(task);
+		put_number(1);
+		put_number(-1ul);
+		put_string(0, 0);
+		put_string(0, 0);
 		send();
 	}
 }
@@ -338,8 +359,8 @@ static inline void events_later(void)
 	drained(2, -1ul);
 	for (;;) {
 		begin(LOST);
-		put_u32(2);
-		put_u64(1);
+		put_number(2);
+		put_number(1);
 		send();
 	}
 }
@@ -367,8 +388,8 @@ static inline void mappings_without_records(void)
 	for (uint32_t task = 1; task < 1 << 16; task++) {
 		start(task, task, 0);
 		begin(MAPS);
-		put_u32(task);
-		put_many('x', MAX_PAYLOAD - 4);
+		put_number(task);
+		put_string('x', MAX_TEXT);
 		send();
 	}
 }
@@ -400,10 +421,13 @@ static inline void crashes(void)
 	for (uint32_t task = 1;; task++) {
 		start(task, task, 0);
 		begin(CRASH);
-		put_u32(task);
-		put_u32(11);
-		put_u32(1);
-		put_many(0xFF, 8 + 19 * 8 + 15);
+		put_number(task);
+		put_number(11);
+		put_number(1);
+		/* The address, the registers and the instruction. */
+		for (int i = 0; i < 1 + 19; i++)
+			put_number(-1ul);
+		put_string(0xFF, 15);
 		send();
 		/* Some stay, with what is known of their crashes. */
 		if (task > 1000 || task % 2)
@@ -416,10 +440,9 @@ static inline void standing(void)
 	start(1, 1, 0);
 	for (;;) {
 		begin(STANDING);
-		put_u32(1);
-		put_u32(1 << 20);
-		put_many('7', 1 << 20);
-		put_many(0x1B, 1 << 20);
+		put_number(1);
+		put_string('7', 1 << 20);
+		put_string(0x1B, 1 << 20);
 		send();
 	}
 }
@@ -428,12 +451,18 @@ static inline void notes(void)
 {
 	for (;;) {
 		for (int kind = OUTLIVED; kind <= DISCARDED; kind++) {
+			const uint32_t len = 1 << 20;
+
 			begin(kind);
-			put_u32(1);
-			put_u32(0xFFFFFFFF);
+			if (kind == OUTLIVED)
+				put_byte(1);
+			put_number(0xFFFFFFFF);
+			if (kind == DISCARDED)
+				put_byte(1);
+			put_number(3 * (sizeof len + len));
 			for (int i = 0; i < 3; i++) {
-				put_u32(1 << 20);
-				put_many(0x1B, 1 << 20);
+				put(&len, sizeof len);
+				put_many(0x1B, len);
 			}
 			send();
 		}
@@ -444,9 +473,9 @@ static inline void wants(void)
 {
 	for (uint32_t fd = 0;; fd++) {
 		begin(INPUT_WANT);
-		put_u32(fd);
-		put_u32(0xFFFFFFFF);
-		put_u32(fd % 2);
+		put_number(fd);
+		put_number(0xFFFFFFFF);
+		put_byte(fd % 2);
 		send();
 	}
 }
@@ -456,10 +485,10 @@ static inline void code(void)
 	start(1, 1, 0);
 	for (uint64_t i = 0;; i++) {
 		begin(CODE);
-		put_u32(i);
-		put_u32(i % 4);
-		put_u64(i << 22);
-		put_many(i, MAX_PAYLOAD - 16);
+		put_number((uint32_t)i);
+		put_number(i % 4);
+		put_number(i << 22);
+		put_string(i, MAX_TEXT);
 		send();
 	}
 }
@@ -468,10 +497,11 @@ static inline void build_ids(void)
 {
 	for (uint64_t i = 0;; i++) {
 		begin(BUILD_ID);
-		put_u32(1 << 20);
-		put_u64(i);
-		put_many(i, (1 << 20) - 8);
-		put_u64(i);
+		put_number(1 << 20);
+		put(&i, sizeof i);
+		put_many(i, (1 << 20) - sizeof i);
+		put_number((1 << 20) + sizeof i);
+		put(&i, sizeof i);
 		put_many('x', 1 << 20);
 		send();
 	}
@@ -482,9 +512,9 @@ static inline void signals_and_ends(void)
 	start(1, 1, 0);
 	for (uint32_t i = 0;; i++) {
 		begin(TASK_SIGNAL);
-		put_u32(1);
-		put_u64(-1ul);
-		put_u32(i);
+		put_number(1);
+		put_number(-1ul);
+		put_number(i);
 		send();
 		begin(i % 2 ? STOPPED : ENDED);
 		send();

@@ -14,7 +14,10 @@ pub enum SessionError {
     #[error(transparent)]
     Writer(#[from] WriterError),
     /// The agent sent something that is not in the protocol.
-    #[error("the guest's agent does not follow the protocol")]
+    #[error(
+        "the guest's agent does not follow the protocol of \"{VERSION}\": an older guest has to be \
+         built again"
+    )]
     Protocol(#[from] vbts_protocol::Error),
     /// The agent has another version of the protocol.
     #[error(

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use libc::pid_t;
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
-use vbts_protocol::MAX_PAYLOAD;
+use vbts_protocol::MAX_TEXT;
 
 const PROCMAP_QUERY: Opcode = opcode::read_write::<Query>(b'f', 17);
 const VMA_EXECUTABLE: u64 = 0x4;
@@ -189,9 +189,8 @@ fn text(file: &mut File) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     file.rewind()?;
     file.read_to_end(&mut text)?;
-    let room = MAX_PAYLOAD - size_of::<u32>();
-    if text.len() > room {
-        text.truncate(room);
+    if text.len() > MAX_TEXT {
+        text.truncate(MAX_TEXT);
         let end_of_line = text.iter().rposition(|&byte| byte == b'\n');
         text.truncate(end_of_line.map_or(0, |at| at + 1));
     }

@@ -1,7 +1,7 @@
 //! The report about a task that its own instruction kills.
 
-use crate::Error;
-use crate::payload::{long, malformed, some_words};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// Names of the values of [`Crash::registers`], in order.
 pub const REGISTERS: [&str; 19] = [
@@ -13,7 +13,7 @@ pub const REGISTERS: [&str; 19] = [
 pub const MAX_INSTRUCTION: usize = 15;
 
 /// A task that a signal of its own instruction kills.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Crash {
     /// The task.
     pub task: u32,
@@ -27,43 +27,20 @@ pub struct Crash {
     pub registers: [u64; REGISTERS.len()],
     /// The bytes at `rip`, at most [`MAX_INSTRUCTION`]. They are fewer if the next page is not
     /// mapped.
+    #[serde(
+        serialize_with = "serde_bytes::serialize",
+        deserialize_with = "instruction"
+    )]
     pub instruction: Vec<u8>,
 }
 
-impl Crash {
-    /// The payload of the message.
-    pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        let words = [self.task, self.signal, self.code.cast_unsigned()].map(u32::to_le_bytes);
-        let registers = self.registers.map(u64::to_le_bytes);
-        let address = self.address.to_le_bytes();
-        [
-            words.as_flattened(),
-            &address,
-            registers.as_flattened(),
-            &self.instruction,
-        ]
-        .concat()
-    }
-
-    /// Reads the payload of the message.
-    pub(crate) fn parse(payload: &[u8]) -> Result<Self, Error> {
-        let ([task, signal, code], rest) = some_words("Crash", payload)?;
-        let (address, mut rest) = long("Crash", rest)?;
-        let mut registers = [0; REGISTERS.len()];
-        for value in &mut registers {
-            (*value, rest) = long("Crash", rest)?;
-        }
-        if rest.len() > MAX_INSTRUCTION {
-            let why = format_args!("an instruction of {} bytes", rest.len());
-            return Err(malformed("Crash", why));
-        }
-        Ok(Self {
-            task,
-            signal,
-            code: code.cast_signed(),
-            address,
-            registers,
-            instruction: rest.to_vec(),
-        })
+/// Reads an instruction.
+fn instruction<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
+    let bytes: &[u8] = serde_bytes::deserialize(from)?;
+    match bytes.len() {
+        0..=MAX_INSTRUCTION => Ok(bytes.to_vec()),
+        len => Err(D::Error::custom(format_args!(
+            "an instruction of {len} bytes"
+        ))),
     }
 }

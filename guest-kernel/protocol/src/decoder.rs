@@ -1,19 +1,12 @@
 //! Splits a byte stream into frames.
 
-use crate::{Error, HEADER_SIZE, MAX_PAYLOAD};
+use serde::{Deserialize, Serialize};
 
-/// One frame, borrowed from the [`Decoder`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Frame<'a> {
-    /// Type byte; its meaning depends on the direction.
-    pub kind: u8,
-    /// Payload, at most [`MAX_PAYLOAD`] bytes.
-    pub payload: &'a [u8],
-}
+use crate::{Error, HEADER_SIZE, MAX_PAYLOAD};
 
 /// Incremental decoder of a stream of frames.
 ///
-/// Push bytes as they arrive, then take frames until there are no more:
+/// Push bytes as they arrive, then take the payloads of frames until there are no more:
 ///
 /// ```
 /// # use vbts_protocol::{Decoder, ToHost};
@@ -53,12 +46,12 @@ impl Decoder {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// Takes the next complete frame; `None` means that more bytes are needed.
+    /// Takes the payload of the next complete frame; `None` means that more bytes are needed.
     ///
     /// # Errors
     /// The header is malformed. The start of the next frame is then unknown, so each later call
     /// returns the same error.
-    pub fn next_frame(&mut self) -> Result<Option<Frame<'_>>, Error> {
+    pub fn next_frame(&mut self) -> Result<Option<&[u8]>, Error> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
@@ -70,27 +63,24 @@ impl Decoder {
         else {
             return Ok(None);
         };
-        let &[kind, r0, r1, r2, l0, l1, l2, l3] = header;
+        let &[r0, r1, r2, r3, l0, l1, l2, l3] = header;
         let len = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
-        if [r0, r1, r2] != [0; 3] {
+        if [r0, r1, r2, r3] != [0; 4] {
             let error = Error::Reserved(*header);
             return self.fail(error);
         }
         if len > MAX_PAYLOAD {
-            return self.fail(Error::TooLong { kind, len });
+            return self.fail(Error::TooLong(len));
         }
         let payload = start + HEADER_SIZE..start + HEADER_SIZE + len;
         if self.buffer.len() < payload.end {
             return Ok(None);
         }
         self.consumed = payload.end;
-        Ok(self
-            .buffer
-            .get(payload)
-            .map(|payload| Frame { kind, payload }))
+        Ok(self.buffer.get(payload))
     }
 
-    fn fail(&mut self, error: Error) -> Result<Option<Frame<'_>>, Error> {
+    fn fail(&mut self, error: Error) -> Result<Option<&[u8]>, Error> {
         self.buffer = Vec::new();
         self.consumed = 0;
         self.failed = Some(error.clone());
@@ -103,15 +93,27 @@ impl Decoder {
     }
 }
 
-/// Appends a frame of type `kind` whose payload is the concatenation of `parts`.
-pub(crate) fn encode(out: &mut Vec<u8>, kind: u8, parts: &[&[u8]]) -> Result<(), Error> {
-    let len = parts.iter().map(|part| part.len()).sum();
+/// Appends `message` to `out` as a frame.
+pub(crate) fn encode(message: &impl Serialize, out: &mut Vec<u8>) -> Result<(), Error> {
+    let start = out.len();
+    out.extend_from_slice(&[0; HEADER_SIZE]);
+    *out = postcard::to_extend(message, std::mem::take(out))?;
+    let len = out.len() - start - HEADER_SIZE;
     if len > MAX_PAYLOAD {
-        return Err(Error::TooLong { kind, len });
+        out.truncate(start);
+        return Err(Error::TooLong(len));
     }
-    out.reserve(HEADER_SIZE + len);
-    out.extend_from_slice(&[kind, 0, 0, 0]);
-    out.extend_from_slice(&(len as u32).to_le_bytes());
-    parts.iter().for_each(|part| out.extend_from_slice(part));
+    if let Some(header) = out.get_mut(start..).and_then(<[u8]>::first_chunk_mut) {
+        *header = ((len as u64) << 32).to_le_bytes();
+    }
     Ok(())
+}
+
+/// Reads a payload, all of which is one message.
+pub(crate) fn parse<'a, T: Deserialize<'a>>(payload: &'a [u8]) -> Result<T, Error> {
+    let (message, rest) = postcard::take_from_bytes(payload)?;
+    match rest.len() {
+        0 => Ok(message),
+        more => Err(Error::Malformed(format!("{more} bytes follow the message"))),
+    }
 }

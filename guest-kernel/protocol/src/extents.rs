@@ -1,7 +1,9 @@
 //! Where the records of a message are in the guest's memory.
 
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
 use crate::Error;
-use crate::payload::malformed;
 
 /// Bytes of one record: the kernel's `struct bts_struct`.
 pub const RECORD_SIZE: usize = 24;
@@ -38,9 +40,9 @@ impl<'a> Extents<'a> {
     /// # Errors
     /// The total length is not a multiple of [`RECORD_SIZE`], or is more than [`MAX_RECORDS`].
     pub fn new(bytes: &'a [u8]) -> Result<Self, Error> {
-        let wrong = |why: &dyn std::fmt::Display| Err(malformed("Records", why));
+        let wrong = |why: std::fmt::Arguments<'_>| Err(Error::Malformed(why.to_string()));
         if !bytes.len().is_multiple_of(EXTENT_SIZE) {
-            return wrong(&format_args!("{} bytes are no extents", bytes.len()));
+            return wrong(format_args!("{} bytes are no extents", bytes.len()));
         }
         let extents = Self(bytes);
         let len = extents
@@ -48,17 +50,12 @@ impl<'a> Extents<'a> {
             .try_fold(0u64, |sum, extent| sum.checked_add(extent.len))
             .unwrap_or(u64::MAX);
         if !len.is_multiple_of(RECORD_SIZE as u64) {
-            return wrong(&format_args!("{len} bytes are not whole records"));
+            return wrong(format_args!("{len} bytes are not whole records"));
         }
         if len > MAX_RECORDS as u64 {
-            return wrong(&format_args!("{len} bytes of records are too many"));
+            return wrong(format_args!("{len} bytes of records are too many"));
         }
         Ok(extents)
-    }
-
-    /// The bytes from which the list was made.
-    pub(crate) fn bytes(self) -> &'a [u8] {
-        self.0
     }
 
     /// The extents in order.
@@ -76,5 +73,17 @@ impl<'a> Extents<'a> {
                 len: word(len),
             }
         })
+    }
+}
+
+impl Serialize for Extents<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(self.0)
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Extents<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::new(Deserialize::deserialize(deserializer)?).map_err(D::Error::custom)
     }
 }

@@ -2,16 +2,13 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde::{Deserialize, Serialize};
 
 use crate::stream::{Stream, Terminal};
 
 /// Arguments, paths and environment entries: bytes that need not be UTF-8.
-///
-/// In JSON they are a string whose characters U+0000 to U+00FF each represent one byte, so that
-/// ASCII is readable.
-#[derive(Clone, PartialEq, Eq, Hash, Default)]
-pub struct Bytes(pub Vec<u8>);
+#[derive(Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+pub struct Bytes(#[serde(with = "serde_bytes")] pub Vec<u8>);
 
 impl fmt::Debug for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -31,26 +28,8 @@ impl From<Vec<u8>> for Bytes {
     }
 }
 
-impl Serialize for Bytes {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let text: String = self.0.iter().map(|&byte| char::from(byte)).collect();
-        serializer.serialize_str(&text)
-    }
-}
-
-impl<'de> Deserialize<'de> for Bytes {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        let bytes: Result<Vec<u8>, _> = text.chars().map(u8::try_from).collect();
-        bytes
-            .map(Self)
-            .map_err(|_| de::Error::custom("a character above U+00FF does not stand for a byte"))
-    }
-}
-
 /// The program to run and its environment.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Job {
     /// Program and arguments. A program without `/` is looked up in the `PATH` of `envp`.
     pub argv: Vec<Bytes>,
@@ -59,51 +38,37 @@ pub struct Job {
     /// Working directory, absolute, inside the new root.
     pub cwd: Bytes,
     /// User id; `None` is 0.
-    #[serde(default)]
     pub uid: Option<u32>,
     /// Group id; `None` is 0.
-    #[serde(default)]
     pub gid: Option<u32>,
     /// Supplementary groups.
-    #[serde(default)]
     pub groups: Vec<u32>,
     /// File mode creation mask; `None` is 022.
-    #[serde(default)]
     pub umask: Option<u32>,
     /// Resource limits. The guest's kernel has its own defaults for the others.
-    #[serde(default)]
     pub limits: Vec<Limit>,
     /// The program's open descriptors. A stream that shares the open file of another one comes
     /// after it.
-    #[serde(default)]
     pub streams: Vec<Stream>,
     /// What the program's first process leads.
-    #[serde(default)]
     pub leads: Leads,
     /// The program's controlling terminal, if it has one.
-    #[serde(default)]
     pub terminal: Option<Terminal>,
     /// How to record branches; `None` does not record.
-    #[serde(default)]
     pub trace: Option<Trace>,
     /// Directories to mount read-write over the root, in this order.
-    #[serde(default)]
     pub shares: Vec<Share>,
     /// Host name; `None` keeps the kernel's.
-    #[serde(default)]
     pub hostname: Option<Bytes>,
     /// Wall-clock time in seconds since 1970 at the zero of `CLOCK_MONOTONIC`, the boot; `None`
     /// keeps the time that the kernel has read from the RTC.
-    #[serde(default)]
     pub epoch: Option<i64>,
     /// The run goes on until all processes of the program have ended, not only the first one.
-    #[serde(default)]
     pub wait_all: bool,
 }
 
 /// What a process leads: see credentials(7).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
 pub enum Leads {
     /// A session, and its first process group.
     #[default]
@@ -116,7 +81,6 @@ pub enum Leads {
 
 /// A resource limit of setrlimit(2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Limit {
     /// The resource.
     pub resource: Resource,
@@ -128,7 +92,6 @@ pub struct Limit {
 
 /// Resources of a [`Limit`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
 pub enum Resource {
     /// RLIMIT_NOFILE, in descriptors.
     Nofile,
@@ -142,7 +105,6 @@ pub enum Resource {
 
 /// How to record branches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Trace {
     /// Size of the kernel's trace buffer in bytes. The kernel reduces it to its limit.
     pub buffer_size: u64,
@@ -153,13 +115,11 @@ pub struct Trace {
     /// The tasks to trace.
     pub follow: Follow,
     /// A signal that is reported when a task gets it ([`crate::ToHost::TaskSignal`]).
-    #[serde(default)]
     pub reported_signal: Option<u32>,
 }
 
 /// Tasks to trace in addition to the program's first one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
 pub enum Follow {
     /// All processes and threads that it starts, and those that they start.
     All,
@@ -171,7 +131,6 @@ pub enum Follow {
 
 /// Privilege level of the branches to record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
 pub enum Scope {
     /// CPL 3.
     User,
@@ -183,7 +142,6 @@ pub enum Scope {
 
 /// A host directory that the guest may write to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Share {
     /// 9P mount tag.
     pub tag: String,

@@ -1,8 +1,8 @@
 //! The protocol between the `vbts` command and the agent inside its guest.
 //!
-//! Both directions of one virtio-console port carry a stream of frames: an 8-byte header {type
-//! `u8`, three zero bytes, payload length `u32` little-endian} and the payload. The host sends
-//! [`ToGuest`], the guest sends [`ToHost`]:
+//! Both directions of one virtio-console port carry a stream of frames: an 8-byte header {four zero
+//! bytes, payload length `u32` little-endian} and the payload, one message as postcard encodes it.
+//! The host sends [`ToGuest`], the guest sends [`ToHost`]:
 //!
 //! ```text
 //! guest                                host
@@ -36,7 +36,6 @@ mod decoder;
 mod extents;
 mod job;
 mod names;
-mod payload;
 mod status;
 mod stream;
 mod to_guest;
@@ -44,7 +43,7 @@ mod to_host;
 
 pub use code::CodeSource;
 pub use crash::{Crash, MAX_INSTRUCTION, REGISTERS};
-pub use decoder::{Decoder, Frame};
+pub use decoder::Decoder;
 pub use extents::{Extent, Extents, MAX_RECORDS, RECORD_SIZE};
 pub use job::{Bytes, Follow, Job, Leads, Limit, Resource, Scope, Share, Trace};
 pub use names::Names;
@@ -70,7 +69,7 @@ pub const EXIT_PORT: u16 = 0xf4;
 pub const EXIT_FAILURE: u8 = 125;
 
 /// Text of [`ToHost::Ready`]. It changes with the protocol.
-pub const VERSION: &str = "vbts-agent 10";
+pub const VERSION: &str = "vbts-agent 11";
 
 /// Bytes of a frame header.
 pub const HEADER_SIZE: usize = 8;
@@ -82,29 +81,26 @@ pub const MAX_OPEN_FILES: u32 = 1 << 20;
 /// Maximum size in bytes of a frame's payload.
 pub const MAX_PAYLOAD: usize = 4 << 20;
 
+/// Maximum size in bytes of the one long field of a message, such as [`ToHost::Maps`]: the others
+/// have numbers.
+pub const MAX_TEXT: usize = MAX_PAYLOAD - 64;
+
 /// Why bytes are not a frame, or a frame is not a message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The payload is longer than [`MAX_PAYLOAD`].
-    #[error("frame of type {kind:#04x} has {len} bytes, more than {MAX_PAYLOAD}")]
-    TooLong {
-        /// Frame type.
-        kind: u8,
-        /// Payload length in bytes.
-        len: usize,
-    },
-    /// One of the three reserved header bytes is not zero.
+    #[error("a frame has {0} bytes, more than {MAX_PAYLOAD}")]
+    TooLong(usize),
+    /// One of the reserved header bytes is not zero.
     #[error("frame header {0:02x?} has a non-zero reserved byte")]
     Reserved([u8; HEADER_SIZE]),
-    /// No message of this direction has that type.
-    #[error("unknown frame type {0:#04x}")]
-    UnknownType(u8),
-    /// The payload does not fit its type.
-    #[error("malformed {name} frame: {why}")]
-    Malformed {
-        /// Name of the message.
-        name: &'static str,
-        /// The defect.
-        why: String,
-    },
+    /// The payload is no message of its direction.
+    #[error("malformed message: {0}")]
+    Malformed(String),
+}
+
+impl From<postcard::Error> for Error {
+    fn from(error: postcard::Error) -> Self {
+        Self::Malformed(error.to_string())
+    }
 }

@@ -1,7 +1,9 @@
 //! Lists of names in messages.
 
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
 use crate::Error;
-use crate::payload::prefixed;
 
 /// A list of names, which need not be UTF-8: each is its length as `u32` little-endian, and its
 /// bytes.
@@ -23,7 +25,8 @@ impl<'a> Names<'a> {
     pub fn new(bytes: &'a [u8]) -> Result<Self, Error> {
         let mut rest = bytes;
         while !rest.is_empty() {
-            (_, rest) = prefixed("Names", rest)?;
+            let cut = || Error::Malformed("a list of names is cut off".into());
+            (_, rest) = first(rest).ok_or_else(cut)?;
         }
         Ok(Self(bytes))
     }
@@ -32,16 +35,29 @@ impl<'a> Names<'a> {
     pub fn iter(self) -> impl Iterator<Item = &'a [u8]> {
         let mut rest = self.0;
         std::iter::from_fn(move || {
-            let (name, after) = prefixed("Names", rest).ok()?;
+            let (name, after) = first(rest)?;
             rest = after;
             Some(name)
         })
     }
+}
 
-    /// The bytes from which the list was made.
-    pub(crate) fn bytes(self) -> &'a [u8] {
-        self.0
+impl Serialize for Names<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(self.0)
     }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Names<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::new(Deserialize::deserialize(deserializer)?).map_err(D::Error::custom)
+    }
+}
+
+/// The first name of a list, and the others.
+fn first(list: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (len, rest) = list.split_first_chunk()?;
+    rest.split_at_checked(u32::from_le_bytes(*len) as usize)
 }
 
 #[cfg(test)]

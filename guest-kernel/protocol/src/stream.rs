@@ -6,7 +6,6 @@ use crate::Bytes;
 
 /// A descriptor of the program. A standard descriptor that no stream names is closed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Stream {
     /// Its number.
     pub fd: u32,
@@ -16,7 +15,6 @@ pub struct Stream {
 
 /// What a descriptor refers to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
 pub enum StreamKind {
     /// A pipe to read. The host sends the bytes for which the guest asks.
     Input,
@@ -50,7 +48,6 @@ pub enum StreamKind {
 
 /// How a file is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
 pub enum FileAccess {
     /// For reading.
     Read,
@@ -62,7 +59,6 @@ pub enum FileAccess {
 
 /// The size of a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct WindowSize {
     /// Height in characters.
     pub rows: u16,
@@ -76,7 +72,6 @@ pub struct WindowSize {
 
 /// The terminal of the program: its size and its modes (`struct termios` of Linux).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Terminal {
     /// Its size.
     pub size: WindowSize,

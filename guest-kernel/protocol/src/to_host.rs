@@ -1,11 +1,12 @@
 //! The messages of the guest.
 
-mod encoding;
+use serde::{Deserialize, Serialize};
 
-use crate::{CodeSource, Crash, ErrorKind, ExitStatus, Extents, Names};
+use crate::decoder::{encode, parse};
+use crate::{CodeSource, Crash, Error, ErrorKind, ExitStatus, Extents, Names};
 
 /// A message from the guest to the host.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToHost<'a> {
     /// The agent waits for a job. The text is [`crate::VERSION`].
     Ready(&'a str),
@@ -20,6 +21,7 @@ pub enum ToHost<'a> {
         /// The stream.
         fd: u32,
         /// The bytes.
+        #[serde(with = "serde_bytes")]
         bytes: &'a [u8],
     },
     /// A request for input, because the program waits for it. The host answers with one
@@ -49,6 +51,7 @@ pub enum ToHost<'a> {
         /// The task of the records.
         task: u32,
         /// The addresses of the records.
+        #[serde(borrow)]
         extents: Extents<'a>,
     },
     /// The records of the last [`Self::Records`] are valid: the guest's kernel has not moved their
@@ -62,6 +65,7 @@ pub enum ToHost<'a> {
         /// The task of the records.
         task: u32,
         /// The addresses of the records.
+        #[serde(borrow)]
         extents: Extents<'a>,
     },
     /// The guest is about to use the memory of the first [`Self::Mapped`] messages of the
@@ -75,6 +79,7 @@ pub enum ToHost<'a> {
         /// The process (thread group) of the mappings.
         process: u32,
         /// The text, cut after a line if it does not fit.
+        #[serde(with = "serde_bytes")]
         text: &'a [u8],
     },
     /// Code that is in no file of the host, or a part of what its compiler says about it.
@@ -86,13 +91,16 @@ pub enum ToHost<'a> {
         /// An address, or an offset: see [`CodeSource`].
         at: u64,
         /// The bytes.
+        #[serde(with = "serde_bytes")]
         bytes: &'a [u8],
     },
     /// The build ID of a file that is mapped as code.
     BuildId {
         /// The build ID.
+        #[serde(with = "serde_bytes")]
         id: &'a [u8],
         /// The name of its mappings: a path.
+        #[serde(with = "serde_bytes")]
         name: &'a [u8],
     },
     /// At least this many records of a task were lost since the last such message. The kernel does
@@ -128,6 +136,7 @@ pub enum ToHost<'a> {
         /// `CLOCK_MONOTONIC` in ns.
         time: u64,
         /// The path of the program.
+        #[serde(with = "serde_bytes")]
         name: &'a [u8],
     },
     /// A task gets the signal that the job names. Its records before it have been sent.
@@ -158,6 +167,7 @@ pub enum ToHost<'a> {
         /// `CLOCK_MONOTONIC` in ns.
         time: u64,
         /// Its name in the kernel (`/proc/TID/comm`).
+        #[serde(with = "serde_bytes")]
         name: &'a [u8],
         /// The reason for the user, such as `traced by task 57`.
         reason: &'a str,
@@ -178,6 +188,7 @@ pub enum ToHost<'a> {
         /// The line of `/proc/TID/syscall`.
         syscall: &'a str,
         /// Its name in the kernel (`/proc/TID/comm`).
+        #[serde(with = "serde_bytes")]
         name: &'a [u8],
     },
     /// A signal has stopped the program's first process, which has a terminal. The host continues
@@ -190,6 +201,7 @@ pub enum ToHost<'a> {
         /// The number of processes.
         count: u32,
         /// The first of them.
+        #[serde(borrow)]
         names: Names<'a>,
     },
     /// The job has changed files outside of its shares. The changes are lost.
@@ -200,6 +212,7 @@ pub enum ToHost<'a> {
         /// There may be more than `count`.
         more: bool,
         /// The paths of some. That of a directory ends with a slash.
+        #[serde(borrow)]
         names: Names<'a>,
     },
     /// The answer to [`crate::ToGuest::End`]: nothing more can be drained. This is the last
@@ -216,4 +229,22 @@ pub enum ToHost<'a> {
         /// The message for the user.
         text: &'a str,
     },
+}
+
+impl<'a> ToHost<'a> {
+    /// Appends the message to `out` as a frame.
+    ///
+    /// # Errors
+    /// The message is longer than [`crate::MAX_PAYLOAD`].
+    pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), Error> {
+        encode(self, out)
+    }
+
+    /// Reads the payload of a frame that the guest sent.
+    ///
+    /// # Errors
+    /// The payload is no such message.
+    pub fn parse(payload: &'a [u8]) -> Result<Self, Error> {
+        parse(payload)
+    }
 }
