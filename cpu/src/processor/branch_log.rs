@@ -5,12 +5,14 @@ mod buffer;
 mod probes;
 
 use std::fmt;
+use std::sync::Arc;
 
 use bitflags::bitflags;
 use vbts_bts::Window;
 
 pub use self::buffer::{LogBuffer, LogEntry};
 pub use self::probes::{Probe, ProbeAction};
+use crate::mmu::reservation::Reservation;
 use crate::processor::cpu::Cpu;
 use crate::state::cr4;
 
@@ -48,6 +50,8 @@ pub struct BranchLog {
     cr3: Option<u64>,
     /// When another accelerator took the processor over.
     left: Option<u64>,
+    /// Where the buffers are.
+    reservation: Option<Arc<Reservation>>,
 }
 
 impl BranchLog {
@@ -65,6 +69,16 @@ impl BranchLog {
             processor: 0,
             cr3: None,
             left: None,
+            reservation: None,
+        }
+    }
+
+    /// Has records stored in buffers in `reservation`, if there is one: native code of the
+    /// processor reaches no others.
+    fn use_reservation(&mut self, reservation: Option<&Arc<Reservation>>, time: u64) {
+        self.reservation = reservation.cloned();
+        if !self.buffer.suits(reservation) {
+            self.flush(time);
         }
     }
 
@@ -114,7 +128,11 @@ impl BranchLog {
     /// Hands over what there is at `time`.
     pub(crate) fn flush(&mut self, time: u64) {
         let full = self.buffer.take();
-        self.buffer = self.sink.exchange(full);
+        let empty = self.sink.exchange(full);
+        self.buffer = match empty.suits(self.reservation.as_ref()) {
+            true => empty,
+            false => LogBuffer::new(self.reservation.clone()),
+        };
         self.buffer.clear();
         let id = self.processor;
         self.buffer.push(LogEntry::Processor { id, time });
@@ -158,12 +176,7 @@ impl BranchLog {
 impl Cpu {
     /// Logs branches in `log` from now on.
     pub fn attach_log(&mut self, mut log: Box<BranchLog>) {
-        let reservation = self.ram.reservation();
-        if !log.buffer.suits(reservation) {
-            let time = self.now();
-            log.flush(time);
-            log.buffer = LogBuffer::new(reservation.cloned());
-        }
+        log.use_reservation(self.ram.reservation(), self.now());
         self.log = Some(log);
         let (id, cr3, time) = (self.topology.id.into(), self.address_space(), self.now());
         if let Some(log) = &mut self.log {

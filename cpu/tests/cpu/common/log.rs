@@ -10,11 +10,20 @@ use super::Guest;
 #[derive(Debug, Clone, Default)]
 pub struct Log(Arc<Mutex<Vec<LogEntry>>>);
 
-impl LogSink for Log {
+/// Keeps the entries in a log, and buffers to be used again.
+#[derive(Debug)]
+struct Sink {
+    log: Log,
+    free: Option<LogBuffer>,
+}
+
+impl LogSink for Sink {
     fn exchange(&mut self, mut full: LogBuffer) -> LogBuffer {
-        self.0.lock().unwrap().extend(full.entries());
+        self.log.0.lock().unwrap().extend(full.entries());
         full.clear();
-        full
+        let free = self.free.take().unwrap_or_else(|| full.another());
+        self.free = Some(full);
+        free
     }
 }
 
@@ -22,7 +31,10 @@ impl Log {
     /// Logs the branches of `g` from now on.
     pub fn attach(g: &mut Guest, scope: LogScope, probes: Vec<Probe>) -> Self {
         let log = Self::default();
-        let sink = Box::new(log.clone());
+        let sink = Box::new(Sink {
+            log: log.clone(),
+            free: None,
+        });
         g.soft
             .cpu
             .attach_log(Box::new(BranchLog::new(scope, probes, sink)));
