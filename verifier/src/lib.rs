@@ -4,15 +4,15 @@
 //! memory of the process. So [`verify`] decodes each piece of code, knows nothing of how it was
 //! made, and refuses it unless these rules hold:
 //!
-//! * **Instructions** are those of a list ([`instruction`]): none enters the kernel, changes
+//! * **Instructions** are those of a list (`instruction`): none enters the kernel, changes
 //!   a segment, a control register or extended state, repeats, or uses the stack. No operand is RSP
 //!   or R15, so that both keep the addresses of the frame and of the processor.
-//! * **Memory** ([`memory`]) is accessed at GS plus an address of 32 bits, where the reservation
+//! * **Memory** (`memory`) is accessed at GS plus an address of 32 bits, where the reservation
 //!   is; in the listed fields of the frame and of the processor; and in constants of the piece.
 //!   Two tables are read behind a pointer: the TLB and the table of jump targets. The pointer comes
-//!   from a sequence of instructions that bounds it ([`scratch`]), and so does the index of the
+//!   from a sequence of instructions that bounds it (`scratch`), and so does the index of the
 //!   window of records, which Rust's code trusts.
-//! * **Control** ([`control`]) goes to the start of an instruction of the piece or to a listed
+//! * **Control** (`control`) goes to the start of an instruction of the piece or to a listed
 //!   address. It never reaches constants or the end of the piece. An indirect jump is the last
 //!   instruction of the sequence that looks up the table of jump targets.
 //!
