@@ -19,7 +19,7 @@ pub trait Sink {
     fn branches(&mut self, task: &mut Task, branches: &[Branch]) -> Result<(), Self::Error>;
 
     /// Receives an event of `task`, whose name and ID are those after the event. Events of a whole
-    /// process or of the guest ([`belongs_to_a_task`]) come with the default task.
+    /// process or of the guest (`belongs_to_a_task`) come with the default task.
     ///
     /// # Errors
     /// The sink accepts no more.
