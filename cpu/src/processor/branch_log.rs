@@ -77,7 +77,12 @@ impl BranchLog {
     /// processor reaches no others.
     fn use_reservation(&mut self, reservation: Option<&Arc<Reservation>>, time: u64) {
         self.reservation = reservation.cloned();
-        if !self.buffer.suits(reservation) {
+        if self.buffer.suits(reservation) {
+            return;
+        }
+        if self.buffer.is_empty() {
+            self.buffer = LogBuffer::new(self.reservation.clone());
+        } else {
             self.flush(time);
         }
     }

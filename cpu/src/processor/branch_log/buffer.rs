@@ -172,6 +172,11 @@ impl LogBuffer {
         buffer
     }
 
+    /// Whether there is no record.
+    pub(super) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// Moves the buffer out. What is left is not used until another one replaces it.
     pub(super) fn take(&mut self) -> Self {
         Self {
