@@ -26,7 +26,7 @@ fn is_operand(i: &Instruction, n: u32) -> bool {
     match i.op_kind(n) {
         OpKind::Register => {
             let r = i.op_register(n);
-            let is_general = r.is_gpr() && !is_reserved(r);
+            let is_general = r.is_gpr() && !is_base(r);
             is_general || (r.is_xmm() || r.is_ymm()) && r.number() < 16
         }
         OpKind::Memory => !i.is_vsib(),
@@ -45,7 +45,7 @@ fn is_operand(i: &Instruction, n: u32) -> bool {
 }
 
 /// Whether a register has an address on which the rules rely, or is a part of one.
-fn is_reserved(r: Register) -> bool {
+fn is_base(r: Register) -> bool {
     matches!(r.full_register(), Register::RSP | Register::R15)
 }
 

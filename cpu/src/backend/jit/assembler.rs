@@ -33,8 +33,8 @@ pub(super) struct Mem {
     /// Register and factor.
     pub index: Option<(Reg, u8)>,
     pub disp: i32,
-    /// It lies in the [`Reservation`](crate::mmu::reservation::Reservation), where the lowest 32
-    /// bits of the address are the offset from the base of GS.
+    /// Whether the operand lies in the [`Reservation`](crate::mmu::reservation::Reservation), where
+    /// the lowest 32 bits of the address are the offset from the base of GS.
     pub reserved: bool,
 }
 
@@ -119,7 +119,7 @@ pub(super) struct Assembler {
     labels: Vec<Option<usize>>,
     /// Displacements of 32 bits to be filled in: where they are, and the label.
     fixups: Vec<(usize, Label)>,
-    /// What are no instructions: offset and length.
+    /// Offset and length of each sequence of constants.
     constants: Vec<(usize, usize)>,
 }
 
@@ -215,14 +215,18 @@ impl Assembler {
         }
     }
 
-    /// Encodes an instruction of iced-x86's.
+    /// Encodes an instruction of iced-x86's that does not repeat, without REP prefixes, which it
+    /// ignores.
     ///
     /// # Errors
     /// It has no encoding.
     pub fn instruction(&mut self, encoder: &mut Encoder, i: &Instruction) -> Result<(), IcedError> {
         let rip = self.end();
+        let mut i = *i;
+        i.set_has_rep_prefix(false);
+        i.set_has_repne_prefix(false);
         encoder.set_buffer(std::mem::take(&mut self.code));
-        let result = encoder.encode(i, rip);
+        let result = encoder.encode(&i, rip);
         self.code = encoder.take_buffer();
         result.map(|_| ())
     }

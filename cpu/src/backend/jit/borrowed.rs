@@ -121,11 +121,8 @@ impl Borrowed {
 }
 
 impl Translator<'_> {
-    /// Replaces the general registers that are operands of `i` by those of the host, and drops
-    /// prefixes that it ignores.
+    /// Replaces the general registers that are operands of `i` by those of the host.
     pub(super) fn substitute(&mut self, i: &mut Instruction, borrowed: &mut Borrowed) -> bool {
-        i.set_has_rep_prefix(false);
-        i.set_has_repne_prefix(false);
         for n in 0..i.op_count() {
             if i.op_kind(n) != OpKind::Register {
                 continue;

@@ -127,7 +127,7 @@ const JUMP_MASK: usize = JUMP_SIZE / 8 * (JUMPS - 1);
 /// The native code of a processor.
 pub(crate) struct Jit {
     memory: CodeMemory,
-    /// What the code can access beside the processor and its own tables.
+    /// Addresses that the code can access, beside the processor and its own tables.
     reservation: Arc<Reservation>,
     routines: Routines,
     /// Length of the memory for code. The keys of mappings follow, then the tables of jump targets:
@@ -337,20 +337,12 @@ impl Jit {
             links: &edges_at(places, edges),
             keys: &[context.key],
         };
-        let Routines {
-            exit,
-            exit_at_end,
-            record,
-            set_ac: [clac, stac],
-            ..
-        } = self.routines;
-        let (exits, called, jumps) = ([exit, exit_at_end], [record, clac, stac], [context.jumps]);
-        let rules = rules::rules(&self.routines, &exits, &called, &jumps);
+        let (exits, called) = (self.routines.exits(), self.routines.called());
+        let jumps = [context.jumps];
+        let rules = rules::rules(self.routines.execute, &exits, &called, &jumps);
         if let Err(refused) = self.verifier.verify(&rules, &piece) {
             // An error of the translator: the block is interpreted.
-            if cfg!(debug_assertions) {
-                eprintln!("{refused}, in the block {bytes:02x?}");
-            }
+            debug_assert!(false, "{refused}, in the block {bytes:02x?}");
             self.stats.refused += 1;
             return None;
         }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use vbts_testkit::naive_verifier;
 use vbts_testkit::random::Random;
-use vbts_verifier::{Part, Piece, Rules, verify};
+use vbts_verifier::{Part, Piece, verify};
 
 use crate::backend::block::Block;
 use crate::backend::blocks::Blocks;
@@ -169,20 +169,34 @@ const PREFIXES: [u8; 18] = [
     0xC4, 0xC5,
 ];
 
+/// Prefixes that an instruction ignores, before ROL, ROR, ROL and ADD.
+const WITH_PREFIXES: [&[u8]; 4] = [
+    &[0xF3, 0xC1, 0xC1, 3, 0xC3],
+    &[0xF2, 0x49, 0xD1, 0xC8, 0xC3],
+    &[0x3E, 0xF2, 0x49, 0xD1, 0xC2, 0xC3],
+    &[0xF2, 0x01, 0xC8, 0xC3],
+];
+
+#[test]
+fn ignored_prefixes_are_no_part_of_native_code() {
+    let cpu = processor();
+    let (_, routines) = routines::write(CODE);
+    let (exits, called) = (routines.exits(), routines.called());
+    let rules = rules(routines.execute, &exits, &called, &[JUMPS]);
+    let mut workspace = Workspace::default();
+    for bytes in WITH_PREFIXES {
+        let block = Code::of(&cpu, bytes, false, routines, &mut workspace).unwrap();
+        block.check(|piece| verify(&rules, piece)).unwrap();
+    }
+}
+
 #[test]
 fn no_mutation_passes_that_breaks_a_rule() {
     let code = own_code();
     let cpu = processor();
     let (_, routines) = routines::write(CODE);
-    let Routines {
-        exit,
-        exit_at_end,
-        record,
-        set_ac: [clac, stac],
-        ..
-    } = routines;
-    let (exits, called) = ([exit, exit_at_end], [record, clac, stac]);
-    let rules: Rules<'_> = rules(&routines, &exits, &called, &[JUMPS]);
+    let (exits, called) = (routines.exits(), routines.called());
+    let rules = rules(routines.execute, &exits, &called, &[JUMPS]);
     let mut random = Random::new(setting("VBTS_MUTATION_SEED", 1));
     let wanted = setting("VBTS_MUTATIONS", MUTATIONS);
     let mut workspace = Workspace::default();

@@ -10,7 +10,7 @@ use crate::backend::jit::borrowed::{Borrowed, named};
 use crate::backend::jit::flags::{self, Fix};
 use crate::backend::jit::form::{self, Guest, Operand};
 use crate::backend::jit::layout::{FRAME_ADDRESS, GUEST_RAX};
-use crate::backend::jit::template::{set_memory, set_prefixes};
+use crate::backend::jit::template::set_memory;
 use crate::backend::jit::translate::{Item, Translator};
 use crate::insn::Insn;
 use crate::mmu::access::Access;
@@ -76,7 +76,7 @@ impl Translator<'_> {
         self.save_flags();
         let (m, locked) = self.compared_operand(item, operand, missed);
         set_memory(&mut i, &m);
-        set_prefixes(&mut i, locked);
+        i.set_has_lock_prefix(locked);
         self.asm.mov(RAX, GUEST_RAX);
         if borrowed.is_empty() {
             self.asm.instruction(self.encoder, &i)?;
@@ -152,7 +152,7 @@ impl Translator<'_> {
             self.check_alignment(&m, operand.size, missed);
         }
         set_memory(&mut i, &m);
-        set_prefixes(&mut i, locked);
+        i.set_has_lock_prefix(locked);
         // The operand has been found: what is left is the number of a bit in it.
         self.read(RAX, i.op1_register().full_register().number() as Guest);
         self.asm

@@ -66,6 +66,19 @@ fn select_privilege(a: &mut Assembler, to: Privilege) {
     a.ret();
 }
 
+impl Routines {
+    /// Those to which blocks jump.
+    pub fn exits(&self) -> [u64; 2] {
+        [self.exit, self.exit_at_end]
+    }
+
+    /// Those that blocks call.
+    pub fn called(&self) -> [u64; 3] {
+        let [clac, stac] = self.set_ac;
+        [self.record, clac, stac]
+    }
+}
+
 const SAVED: [Reg; 6] = [RBX, RBP, R12, R13, R14, R15];
 
 /// Host and guest registers, where the guest's has one of the host.

@@ -9,7 +9,6 @@ use crate::backend::jit::layout::{
     PENDING_WORK, SIGNAL_MASK, SKIPPED, SPIN_PAUSES, TLB_TABLE, TSC_AUX, TSC_OFFSET, WINDOW_ADDEND,
     WINDOW_END, WINDOW_FIELD, WINDOW_INDEX, XCR0, register, xmm, ymm_high,
 };
-use crate::backend::jit::routines::Routines;
 use crate::backend::jit::{JUMP_CODE, JUMP_MASK};
 use crate::insn::{reg, seg};
 use crate::mmu::tlb::layout::{INDEX_MASK, SLOT_SHIFT};
@@ -68,10 +67,10 @@ const FRAME: &[Field] = &[
     readable(FRAME_LIMIT, 8),
 ];
 
-/// The rules for code that calls `routines`. `exits` and `called` are addresses of some of them,
-/// and `jumps` those of the tables of jump targets.
+/// The rules for code of which the common call jumps to `execute`. `exits` and `called` are the
+/// addresses of other routines, and `jumps` those of the tables of jump targets.
 pub(super) fn rules<'a>(
-    routines: &Routines,
+    execute: u64,
     exits: &'a [u64],
     called: &'a [u64],
     jumps: &'a [u64],
@@ -93,7 +92,7 @@ pub(super) fn rules<'a>(
         host_mxcsr: FRAME_HOST_MXCSR.disp,
         exits,
         routines: called,
-        common_routine: routines.execute,
+        common_routine: execute,
         common_constants: 3 * 8,
     }
 }

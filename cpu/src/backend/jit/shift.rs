@@ -7,7 +7,7 @@ use crate::backend::jit::borrowed::{Borrowed, guest};
 use crate::backend::jit::flags::{self, Fix, Place};
 use crate::backend::jit::form::{self, Operand};
 use crate::backend::jit::layout::{FRAME_ADDRESS, FRAME_FLAGS};
-use crate::backend::jit::template::{set_memory, set_prefixes};
+use crate::backend::jit::template::set_memory;
 use crate::backend::jit::translate::{Item, Translator};
 use crate::mmu::access::Access;
 use crate::state::gpr;
@@ -55,7 +55,7 @@ impl Translator<'_> {
         if !self.substitute(&mut i, &mut borrowed) {
             return Ok(false);
         }
-        set_prefixes(&mut i, false);
+        i.set_has_lock_prefix(false);
         let (missed, back) = self.miss(item);
         if let Some(operand) = &operand {
             let m = self.probe(operand, Access::Write, missed);

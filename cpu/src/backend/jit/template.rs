@@ -94,7 +94,7 @@ impl Translator<'_> {
         let mut i = item.decoded;
         i.set_code(plain.code);
         let locked = self.is_locked(item);
-        set_prefixes(&mut i, locked);
+        i.set_has_lock_prefix(locked);
         let memory = item.insn.prefix & Insn::MEM != 0;
         let mut borrowed = Borrowed::beside(memory);
         let operand = if memory {
@@ -237,13 +237,6 @@ impl Translator<'_> {
         self.place = Place::Saved;
         Ok(true)
     }
-}
-
-/// Has `i` lock its operand if `locked`, and drops the prefixes that it ignores.
-pub(super) fn set_prefixes(i: &mut Instruction, locked: bool) {
-    i.set_has_lock_prefix(locked);
-    i.set_has_rep_prefix(false);
-    i.set_has_repne_prefix(false);
 }
 
 /// Replaces the memory operand of `i` by one in the reservation.
