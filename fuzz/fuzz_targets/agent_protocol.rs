@@ -8,9 +8,7 @@ use std::sync::{Arc, LazyLock};
 
 use libfuzzer_sys::fuzz_target;
 use rustix::stdio::{dup2_stderr, dup2_stdout, stderr, stdout};
-use vbts_capture::format::Json;
-use vbts_capture::format::Text;
-use vbts_capture::format::{Format, Raw};
+use vbts_capture::format::{Format, Json, Raw, Text};
 use vbts_capture::output::{StdoutUse, TraceTo};
 use vbts_capture::program::Positions;
 use vbts_capture::{Destination, Filters, Options, RunEnd, Session};

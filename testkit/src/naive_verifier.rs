@@ -24,8 +24,9 @@ enum Term {
     Tlb(u32),
     /// The address of a table of jump targets, or of the entry of this mask.
     Jumps(Option<u32>),
-    /// The same, if the flags say that the entry's first word equals a register.
+    /// The address of an entry whose first word has been compared: the flags have the result.
     JumpsIfEqual,
+    /// The address of an entry whose first word is the target.
     JumpsEqual,
     /// The index of the window; as compared with the end; as one below the end; the next one.
     Index(u8),
@@ -286,14 +287,16 @@ impl Walk<'_> {
     /// The terms after an instruction.
     fn effect(&mut self, i: &Instruction, place: Place) -> Place {
         let mut next = place;
-        let compares = |r: Register, base: Register, at: i32| {
-            i.code() == Code::Cmp_r64_rm64
-                && i.op0_register() == r
+        // Whether `i` is this instruction of a register and of memory at `at` from `base`.
+        let is = |code: Code, base: Register, at: i32| {
+            i.code() == code
                 && i.op1_kind() == OpKind::Memory
                 && (i.memory_base(), i.memory_index()) == (base, Register::None)
                 && i.segment_prefix() == Register::None
                 && i.memory_displacement64() as i32 == at
         };
+        let loads = |base: Register, at: i32| is(Code::Mov_r64_rm64, base, at);
+        let compares = |base: Register, at: i32| is(Code::Cmp_r64_rm64, base, at);
         // Flags are used at once, or not at all.
         if next.rax == Term::Index(1) {
             next.rax = Term::Other;
@@ -320,13 +323,6 @@ impl Walk<'_> {
         if i.mnemonic() == Mnemonic::Call {
             (next.rax, next.r14) = (Term::Other, Term::Other);
         }
-        let loads = |base: Register, at: i32| {
-            i.code() == Code::Mov_r64_rm64
-                && i.op1_kind() == OpKind::Memory
-                && (i.memory_base(), i.memory_index()) == (base, Register::None)
-                && i.segment_prefix() == Register::None
-                && i.memory_displacement64() as i32 == at
-        };
         let text = i.to_string();
         match i.op0_register() {
             Register::EAX
@@ -341,7 +337,7 @@ impl Walk<'_> {
             }
             Register::RAX
                 if place.rax == Term::Index(0)
-                    && compares(Register::RAX, Register::R15, self.rules.window_end) =>
+                    && compares(Register::R15, self.rules.window_end) =>
             {
                 next.rax = Term::Index(1);
             }
@@ -353,12 +349,7 @@ impl Walk<'_> {
             {
                 next.rax = Term::Index(3);
             }
-            Register::RAX
-                if i.code() == Code::Add_r64_rm64
-                    && i.op1_kind() == OpKind::Memory
-                    && (i.memory_base(), i.memory_index()) == (Register::R15, Register::None)
-                    && i.memory_displacement64() as i32 == self.rules.tlb =>
-            {
+            Register::RAX if is(Code::Add_r64_rm64, Register::R15, self.rules.tlb) => {
                 if let Term::Masked(mask) = place.rax
                     && mask & !self.rules.tlb_mask == 0
                 {
@@ -381,8 +372,7 @@ impl Walk<'_> {
                 }
             }
             Register::RAX
-                if matches!(place.r14, Term::Jumps(Some(_)))
-                    && compares(Register::RAX, Register::R14, 0) =>
+                if matches!(place.r14, Term::Jumps(Some(_))) && compares(Register::R14, 0) =>
             {
                 next.r14 = Term::JumpsIfEqual;
             }

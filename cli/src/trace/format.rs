@@ -8,10 +8,7 @@ use vbts_trace::Run;
 
 use crate::kernel_file;
 use crate::options::name_of;
-use vbts_capture::format::Btrace;
-use vbts_capture::format::Json;
-use vbts_capture::format::Text;
-use vbts_capture::format::{Format, Raw, RawWithIndex};
+use vbts_capture::format::{Btrace, Format, Json, Raw, RawWithIndex, Text};
 use vbts_capture::{TraceConfig, TraceFormat};
 use vbts_host::exit::Failure;
 use vbts_vmm::accel::Accel;

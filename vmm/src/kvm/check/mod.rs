@@ -182,12 +182,7 @@ fn check_tsc_offset(scratch: &mut Scratch) -> Result<(), CheckFailure> {
     if ioctl::set_tsc_offset(scratch.vcpu(), OFFSET).is_err() {
         return Ok(());
     }
-    let (code, exit) = Mode::Kernel.end();
-    scratch.start(Mode::Kernel, code)?;
-    let found = scratch.run(None)?;
-    if found != exit {
-        return Err(unexpected_exit(scratch, &exit, &found));
-    }
+    run_to_end(scratch)?;
     let offset = ioctl::tsc_offset(scratch.vcpu()).named("KVM_VCPU_TSC_OFFSET")?;
     match offset.wrapping_sub(OFFSET) as i64 {
         0 => Ok(()),
@@ -205,15 +200,21 @@ fn check_gs_base(scratch: &mut Scratch) -> Result<(), CheckFailure> {
         return Ok(());
     };
     reservation.select();
-    let (code, exit) = Mode::Kernel.end();
-    scratch.start(Mode::Kernel, code)?;
-    let found = scratch.run(None)?;
-    if found != exit {
-        return Err(unexpected_exit(scratch, &exit, &found));
-    }
+    run_to_end(scratch)?;
     match reservation.is_selected() {
         true => Ok(()),
         false => Err(CheckFailure::Outcome("KVM_RUN has changed it".into())),
+    }
+}
+
+/// Runs a guest at CPL 0 that does nothing but end.
+fn run_to_end(scratch: &mut Scratch) -> Result<(), CheckFailure> {
+    let (code, exit) = Mode::Kernel.end();
+    scratch.start(Mode::Kernel, code)?;
+    let found = scratch.run(None)?;
+    match found == exit {
+        true => Ok(()),
+        false => Err(unexpected_exit(scratch, &exit, &found)),
     }
 }
 
