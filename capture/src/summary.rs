@@ -20,6 +20,8 @@ pub enum RunEnd {
     Timeout,
     /// A signal to `vbts` ended it.
     Interrupted,
+    /// It came to the point at which the user wants it to end.
+    Stopped,
     /// The guest's kernel panicked, or its processor shut down.
     Panic,
     /// Something else ended it, such as a full disk.
@@ -34,6 +36,7 @@ impl RunEnd {
             Self::Program(ExitStatus::Signal(_)) => "signal",
             Self::Timeout => "timeout",
             Self::Interrupted => "interrupted",
+            Self::Stopped => "stopped",
             Self::Panic => "panic",
             Self::Error => "error",
         }

@@ -64,6 +64,17 @@ pub fn to_raw(branches: &[Branch]) -> Vec<u8> {
         .collect()
 }
 
+/// The address of the symbol `name` of the ELF file at `path`.
+///
+/// # Errors
+/// If the file cannot be read, is no object file or has no such symbol.
+pub fn symbol(path: &Path, name: &str) -> Result<u64> {
+    let data = std::fs::read(path).with_context(|| format!("read {}", path.display()))?;
+    let file = object::File::parse(&*data)?;
+    let symbol = file.symbol_by_name(name);
+    Ok(symbol.with_context(|| format!("no {name}"))?.address())
+}
+
 /// The functions of a program, to name addresses.
 #[derive(Debug, Default)]
 pub struct Symbols {

@@ -1,7 +1,7 @@
 //! Traces programs, branch by branch, in a virtual machine with a working Intel Branch Trace Store.
 //!
-//! [`Tracer`] runs a program in a guest, and [`Trace`] is what it has executed: each taken branch,
-//! in order, or the functions with their exact counts.
+//! [`Tracer`] runs a program in a guest, [`Machine`] boots a kernel, and [`Trace`] is what was
+//! executed: each taken branch, in order, or the functions with their exact counts.
 //!
 //! Guests run in processes of their own. This library puts no sandbox around its caller, starts no
 //! thread in it, and can be used from several threads. The processes are the program `vbts`, which
@@ -52,12 +52,15 @@
 mod child;
 mod error;
 mod function;
+mod machine;
+mod run;
 mod trace;
 mod tracer;
 
 pub use child::child_main;
 pub use error::Error;
 pub use function::Function;
+pub use machine::Machine;
 pub use trace::{End, Trace};
 pub use tracer::{Scope, Tracer};
 pub use vbts_trace::{Branch, Event, Item, Reader, Run, Summary};

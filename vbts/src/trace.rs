@@ -18,6 +18,8 @@ pub enum End {
     Exited(u8),
     /// This signal has killed the program.
     Signal(u8),
+    /// A machine has reached the point at which it is to stop.
+    Stopped,
     /// The time limit, a signal to `vbts` or a crash of the guest has ended the run.
     Incomplete,
 }
@@ -73,6 +75,7 @@ impl Trace {
         match (self.summary.exit, self.summary.signal) {
             (Some(status), _) => End::Exited(status),
             (None, Some(signal)) => End::Signal(signal),
+            (None, None) if self.summary.end == "stopped" => End::Stopped,
             (None, None) => End::Incomplete,
         }
     }

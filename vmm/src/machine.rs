@@ -37,7 +37,7 @@ use virtual_time::Schedule;
 /// NMI could still wake them, but none has come.
 const MAX_SLEEPS_WITH_INTERRUPTS_OFF: u32 = 64;
 
-/// How the guest ended the run.
+/// How the run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     /// The guest wrote this status to the exit port.
@@ -46,6 +46,8 @@ pub enum End {
     Reset,
     /// The guest switched the machine off.
     Off,
+    /// A processor has reached a probe with [`vbts_cpu::ProbeAction::Stop`].
+    Stop,
 }
 
 /// The host's side of a run. It reads the guest's output and gives it input.

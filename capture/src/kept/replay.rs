@@ -89,6 +89,7 @@ impl Replay {
             ("signal", _, Some(signal)) => RunEnd::Program(ExitStatus::Signal(signal)),
             ("timeout", ..) => RunEnd::Timeout,
             ("interrupted", ..) => RunEnd::Interrupted,
+            ("stopped", ..) => RunEnd::Stopped,
             ("panic", ..) => RunEnd::Panic,
             ("error", ..) => RunEnd::Error,
             _ => return Err(ReplayError::UnknownEnd(read.end.clone())),

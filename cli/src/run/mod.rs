@@ -112,15 +112,18 @@ pub fn run(config: &RunConfig) -> Result<u8, Failure> {
         }),
         rescue::give_up,
     );
-    let mut outcome = machine.run(&mut frontend).map(|end| match end {
+    let ended = machine.run(&mut frontend);
+    let is_stopped = matches!(ended, Ok(End::Stop));
+    let mut outcome = ended.map(|end| match end {
         End::Status(status) => status,
-        End::Reset | End::Off => 0,
+        End::Reset | End::Off | End::Stop => 0,
     });
     terminal.restore();
     if let Some((config, recording)) = recording.as_ref().zip(frontend.recording.take()) {
         machine.end_recording();
         let changes = kernel_text.map(|text| text.changes()).unwrap_or_default();
         let end = match &outcome {
+            Ok(_) if is_stopped => RunEnd::Stopped,
             Ok(status) => RunEnd::Program(ExitStatus::Code(*status)),
             Err(failure) => RunEnd::of_failure(failure),
         };

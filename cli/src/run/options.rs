@@ -98,6 +98,10 @@ pub struct RecordArgs {
     /// FILE:LINE, or 0xADDRESS; with #N at its end from the Nth branch on
     #[arg(long, value_name = "POINT", requires = "record")]
     pub record_from: Option<Point>,
+    /// End the run at the first branch to POINT after the recording has begun; with #N at its end
+    /// at the Nth one
+    #[arg(long, value_name = "POINT", requires = "record")]
+    pub record_until: Option<Point>,
     /// Keep only the last N branches
     #[arg(long, value_name = "N", requires = "record",
           value_parser = clap::value_parser!(u64).range(1..))]
@@ -110,6 +114,7 @@ impl RecordArgs {
             file: self.record.clone()?,
             scope: self.record_scope,
             from: self.record_from.clone(),
+            until: self.record_until.clone(),
             last: self.record_last,
         })
     }

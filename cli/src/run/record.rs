@@ -33,6 +33,8 @@ pub struct RecordConfig {
     pub scope: Scope,
     /// Where the recording begins. `None` is at once.
     pub from: Option<Point>,
+    /// Where it ends, and the run with it. `None` is at the end of the run.
+    pub until: Option<Point>,
     /// Only the last branches are kept: so many.
     pub last: Option<u64>,
 }
@@ -42,8 +44,8 @@ pub struct RecordConfig {
 pub struct Opened<'a> {
     config: &'a RecordConfig,
     output: Output,
-    /// The addresses at which it begins; none if it begins at once.
-    starts: Vec<u64>,
+    /// The probes at which it begins and ends.
+    ends: Vec<Probe>,
     arch: Arch,
 }
 
@@ -69,7 +71,7 @@ impl Opened<'_> {
             run: self.config.run(guest, kernel, launch.accel()),
             scope: log_scope(self.config.scope),
             is_32_bit: self.arch == Arch::I386,
-            probes: self.config.probes(kernel, &self.starts),
+            probes: with_task_probe(kernel, self.ends),
             last: self.config.last,
             // The guest's console is on standard output.
             progress: progress("{spinner} {elapsed} {msg}", !stdout().is_terminal()),
@@ -80,7 +82,7 @@ impl Opened<'_> {
 
 impl RecordConfig {
     /// Opens the file, which keeps its contents until [`Opened::start`], and finds where to begin
-    /// in `kernel`. The process that reads symbols is in a sandbox if `confined`.
+    /// and end in `kernel`. The process that reads symbols is in a sandbox if `confined`.
     ///
     /// # Errors
     /// The file cannot be created, or is a terminal; or the kernel has no such code.
@@ -91,7 +93,7 @@ impl RecordConfig {
         confined: bool,
     ) -> Result<Opened<'_>, Failure> {
         let arch = vbts_guest_files::arch_of(&guest.kernel.image);
-        let starts = self.starts(guest, kernel, arch, confined)?;
+        let ends = self.ends(guest, kernel, arch, confined)?;
         let output = Recording::open(&self.file)?;
         if output.is_terminal() {
             return Err(anyhow!("--record: a btrace file is not written to a terminal").into());
@@ -99,74 +101,51 @@ impl RecordConfig {
         Ok(Opened {
             config: self,
             output,
-            starts,
+            ends,
             arch,
         })
     }
 
-    /// Where the recording begins, and where it notes tasks.
-    fn probes(&self, kernel: &KernelFiles, starts: &[u64]) -> Vec<Probe> {
-        let symbols = Kernel::parse(kernel.image());
-        let task = symbols.as_ref().and_then(Kernel::task_probe);
-        if task.is_none() {
-            tracing::info!("the kernel's file does not tell where it has the names of its tasks");
-        }
-        let mut probes: Vec<Probe> = task.into_iter().collect();
-        let nth = self.from.as_ref().map_or(1, |point| point.nth);
-        probes.extend(starts.iter().map(|address| Probe {
-            address: *address,
-            action: ProbeAction::Start { nth },
-        }));
-        probes
-    }
-
-    /// The addresses at which the recording begins.
-    fn starts(
+    /// The probes at which the recording begins and ends.
+    fn ends(
         &self,
         guest: &GuestConfig,
         kernel: &KernelFiles,
         arch: Arch,
         confined: bool,
-    ) -> Result<Vec<u64>, Failure> {
-        let Some(point) = &self.from else {
-            return Ok(Vec::new());
-        };
-        if let PointPlace::Address(address) = point.place {
-            return Ok(vec![address]);
-        }
-        let refuse = |why: &str| Err(anyhow!("--record-from {point}: {why}").into());
-        let image = &guest.kernel.image;
-        let (Some(known), Some(file)) = (
-            Kernel::parse(kernel.image()),
-            kernel_file::with_symbols(image),
-        ) else {
-            return refuse(
-                "the kernel's file has no symbols: an uncompressed vmlinux has them, and an \
-                 address (0x…) needs none",
-            );
-        };
-        let root = Root::open(Path::new("/")).context("Cannot open /")?;
-        let mut symbols = Symbolizer::new(root, Path::new("/"));
-        let started = symbols.start_reader(&mut own_program(), confined);
-        started.context("Cannot start the process that reads symbols")?;
-        symbols.set_kernel(file, &image.display().to_string());
-        let places = point.place.find(None, &mut symbols);
-        if !places.is_empty() {
-            // In a 32-bit kernel, the processor has the lower half of the addresses of a trace.
-            let half = match arch {
-                Arch::X86_64 => u64::MAX,
-                Arch::I386 => u32::MAX.into(),
+    ) -> Result<Vec<Probe>, Failure> {
+        let start = |nth| ProbeAction::Start { nth };
+        let stop = |nth| ProbeAction::Stop { nth };
+        let points: [(_, _, &dyn Fn(u64) -> ProbeAction); 2] = [
+            ("--record-from", &self.from, &start),
+            ("--record-until", &self.until, &stop),
+        ];
+        let mut symbols = None;
+        let mut probes = Vec::new();
+        for (option, point, action) in points {
+            let Some(point) = point else {
+                continue;
             };
-            return Ok(places.iter().map(|place| place.at & half).collect());
+            let addresses = match point.place {
+                PointPlace::Address(address) => vec![address],
+                _ => {
+                    if symbols.is_none() {
+                        symbols = KernelSymbols::read(guest, kernel, confined)?;
+                    }
+                    let found = match &mut symbols {
+                        Some(symbols) => symbols.addresses(point, arch),
+                        None => Err("the kernel's file has no symbols: an uncompressed vmlinux \
+                             has them, and an address (0x…) needs none"),
+                    };
+                    found.map_err(|why| anyhow!("{option} {point}: {why}"))?
+                }
+            };
+            probes.extend(addresses.into_iter().map(|address| Probe {
+                address,
+                action: action(point.nth),
+            }));
         }
-        match &point.place {
-            // Code in assembly language may have names that are no functions.
-            PointPlace::Named { name, offset } => match known.symbol(name) {
-                Some(address) => Ok(vec![address.wrapping_add(*offset)]),
-                None => refuse("the kernel has no such function"),
-            },
-            _ => refuse("the kernel's file has no code of this line, or no source lines"),
-        }
+        Ok(probes)
     }
 
     /// The facts about the run.
@@ -219,6 +198,13 @@ impl RecordConfig {
                 "--record-from {point}: no branch has led there{}, so nothing was recorded",
                 if point.nth > 1 { " so often" } else { "" }
             ));
+        } else if let Some(point) = &self.until
+            && end != RunEnd::Stopped
+        {
+            say(format_args!(
+                "--record-until {point}: no branch has led there{} before the end of the run",
+                if point.nth > 1 { " so often" } else { "" }
+            ));
         }
         say(format_args!(
             "{records} branches recorded in {}: {bytes} bytes, {:.3} each",
@@ -226,6 +212,74 @@ impl RecordConfig {
             bytes as f64 / records.max(1) as f64
         ));
         Ok(())
+    }
+}
+
+/// `probes`, and the one at which the recording notes tasks, if the kernel's file tells where.
+fn with_task_probe(kernel: &KernelFiles, mut probes: Vec<Probe>) -> Vec<Probe> {
+    let symbols = Kernel::parse(kernel.image());
+    let task = symbols.as_ref().and_then(Kernel::task_probe);
+    if task.is_none() {
+        tracing::info!("the kernel's file does not tell where it has the names of its tasks");
+    }
+    probes.extend(task);
+    probes
+}
+
+/// The symbols of the guest's kernel, to find a point of the user in it.
+struct KernelSymbols<'a> {
+    known: Kernel<'a>,
+    symbols: Symbolizer,
+}
+
+impl<'a> KernelSymbols<'a> {
+    /// Reads the symbols of `kernel`. `None` if its file has none. The process that reads them is
+    /// in a sandbox if `confined`.
+    ///
+    /// # Errors
+    /// That process cannot be started.
+    fn read(
+        guest: &GuestConfig,
+        kernel: &'a KernelFiles,
+        confined: bool,
+    ) -> Result<Option<Self>, Failure> {
+        let image = &guest.kernel.image;
+        let (Some(known), Some(file)) = (
+            Kernel::parse(kernel.image()),
+            kernel_file::with_symbols(image),
+        ) else {
+            return Ok(None);
+        };
+        let root = Root::open(Path::new("/")).context("Cannot open /")?;
+        let mut symbols = Symbolizer::new(root, Path::new("/"));
+        let started = symbols.start_reader(&mut own_program(), confined);
+        started.context("Cannot start the process that reads symbols")?;
+        symbols.set_kernel(file, &image.display().to_string());
+        Ok(Some(Self { known, symbols }))
+    }
+
+    /// The linear addresses of `point`.
+    ///
+    /// # Errors
+    /// There is no such code: the reason.
+    fn addresses(&mut self, point: &Point, arch: Arch) -> Result<Vec<u64>, &'static str> {
+        let places = point.place.find(None, &mut self.symbols);
+        if !places.is_empty() {
+            // In a 32-bit kernel, the processor has the lower half of the addresses of a trace.
+            let half = match arch {
+                Arch::X86_64 => u64::MAX,
+                Arch::I386 => u32::MAX.into(),
+            };
+            return Ok(places.iter().map(|place| place.at & half).collect());
+        }
+        match &point.place {
+            // Code in assembly language may have names that are no functions.
+            PointPlace::Named { name, offset } => match self.known.symbol(name) {
+                Some(address) => Ok(vec![address.wrapping_add(*offset)]),
+                None => Err("the kernel has no such function"),
+            },
+            _ => Err("the kernel's file has no code of this line, or no source lines"),
+        }
     }
 }
 

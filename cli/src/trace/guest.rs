@@ -237,6 +237,7 @@ impl TracedGuest {
                     End::Status(status) => format!("with status {status}"),
                     End::Reset => "by a reset".into(),
                     End::Off => "by switching itself off".into(),
+                    End::Stop => "at a probe".into(),
                 };
                 let reason = format!("the guest ended {how} before the program did");
                 Some(machine.crashed(&reason))

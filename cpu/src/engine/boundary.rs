@@ -154,7 +154,9 @@ impl SoftCpu {
 
     fn return_to_vmm(&mut self) -> Option<Outcome> {
         let work = &mut self.cpu.pending_work;
-        let exit = if work.take(VmmRequests::BUS) {
+        let exit = if work.take(VmmRequests::STOP) {
+            Exit::Stop
+        } else if work.take(VmmRequests::BUS) {
             Exit::Bus
         } else if work.take(VmmRequests::SPINNING) {
             Exit::Pause

@@ -34,6 +34,7 @@ impl SoftCpu {
                 None => return,
             },
             Ok(Found::Single(block)) => run_one(&mut self.cpu, &block),
+            Ok(Found::Stop) => return,
             Err(fault) => Some(fault),
         };
         if let Some(fault) = result {

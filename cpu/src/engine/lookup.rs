@@ -11,6 +11,7 @@ use crate::insn::{Abort, CodeSize};
 use crate::mmu::host_access;
 use crate::mmu::tlb::Hit;
 use crate::processor::cpu::Cpu;
+use crate::processor::pending_work::VmmRequests;
 
 /// A block that can be run.
 pub(super) enum Found {
@@ -20,6 +21,8 @@ pub(super) enum Found {
     Probed(BlockId),
     /// One instruction that is not cached.
     Single(Block),
+    /// None: the processor returns to the VMM first.
+    Stop,
 }
 
 impl SoftCpu {
@@ -27,6 +30,9 @@ impl SoftCpu {
     pub(super) fn look_up(&mut self, extent: Extent) -> Result<Found, BlockFault> {
         let hit = self.fetch()?;
         let is_probed = self.cpu.pass_probe();
+        if is_probed && self.cpu.pending_work.contains(VmmRequests::STOP) {
+            return Ok(Found::Stop);
+        }
         if extent == Extent::Whole
             && !is_probed
             && let Some(id) = self.look_up_again(&hit)?

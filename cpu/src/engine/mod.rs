@@ -40,6 +40,8 @@ pub enum Exit {
     Init,
     /// Triple fault.
     Shutdown,
+    /// The processor is at a probe with [`ProbeAction::Stop`](crate::ProbeAction::Stop).
+    Stop,
 }
 
 /// A processor that is run in software, and its decoded code.

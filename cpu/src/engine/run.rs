@@ -84,6 +84,7 @@ impl SoftCpu {
                     None => BlockExit::Lookup(Origin::None),
                 },
                 Ok(Found::Single(block)) => run_alone::<BRANCHES>(&mut self.cpu, &block),
+                Ok(Found::Stop) => BlockExit::Lookup(Origin::None),
                 Err(fault) => BlockExit::Fault(fault),
             };
             match exit {

@@ -42,7 +42,9 @@ pub struct BranchLog {
     /// The branches are logged, not awaited.
     started: bool,
     /// How often a [`ProbeAction::Start`] was reached.
-    reached: u64,
+    starts_reached: u64,
+    /// How often a [`ProbeAction::Stop`] was reached since the log has begun.
+    stops_reached: u64,
     probes: Vec<Probe>,
     /// The processor that it is attached to.
     processor: u64,
@@ -64,7 +66,8 @@ impl BranchLog {
             sink,
             scope,
             started: !waits,
-            reached: 0,
+            starts_reached: 0,
+            stops_reached: 0,
             probes,
             processor: 0,
             cr3: None,
@@ -169,12 +172,19 @@ impl BranchLog {
         if self.started {
             return;
         }
-        self.reached += 1;
-        if self.reached >= nth {
+        self.starts_reached += 1;
+        if self.starts_reached >= nth {
             self.started = true;
             self.probes.retain(|p| !p.action.is_start());
             self.enter_processor(self.processor, cr3, time);
         }
+    }
+
+    /// Counts a [`ProbeAction::Stop`]. Returns whether the processor stops, which is so from the
+    /// `nth` time on.
+    pub(crate) fn stops(&mut self, nth: u64) -> bool {
+        self.stops_reached += u64::from(self.started);
+        self.stops_reached >= nth
     }
 }
 

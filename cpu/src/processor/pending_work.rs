@@ -56,6 +56,8 @@ bitflags! {
         const BUS = 1 << 2;
         /// Return to the VMM: the processor seems to wait for another processor, which should run.
         const SPINNING = 1 << 3;
+        /// Return to the VMM before the next instruction: a probe asks for it.
+        const STOP = 1 << 4;
     }
 }
 

@@ -4,7 +4,7 @@
 use crate::common::log::Log;
 use crate::common::{DATA, Guest, KERNEL, TSS};
 use iced_x86::code_asm::{cr3, ecx, rax, rsi};
-use vbts_cpu::{LogEntry, LogScope, Probe, ProbeAction};
+use vbts_cpu::{Exit, LogEntry, LogScope, Probe, ProbeAction};
 
 /// A loop of so many rounds.
 const ROUNDS: u32 = 100_000;
@@ -129,6 +129,46 @@ fn a_log_begins_where_it_is_told() {
         g.run_to(KERNEL + 21);
         assert_eq!(log.branches(&mut g), expected, "{nth}");
     }
+}
+
+#[test]
+fn a_processor_stops_where_it_is_told() {
+    let branches = [
+        (KERNEL + 10, KERNEL + 21),
+        (KERNEL + 21, KERNEL + 15),
+        (KERNEL + 15, KERNEL + 21),
+    ];
+    let function = |action| Probe {
+        address: KERNEL + 21,
+        action,
+    };
+    let stop = |nth| function(ProbeAction::Stop { nth });
+    let start = function(ProbeAction::Start { nth: 1 });
+    for (probes, expected) in [
+        (vec![stop(1)], &branches[..1]),
+        (vec![stop(2)], &branches[..]),
+        // A log does not end where it begins.
+        (vec![stop(1), start], &branches[1..]),
+        (vec![start, stop(1)], &branches[1..]),
+    ] {
+        // In pieces of one instruction, and at once.
+        for piece in [1, 1_000_000] {
+            let mut g = calling();
+            let log = Log::attach(&mut g, LogScope::all(), probes.clone());
+            let exits = std::iter::repeat_with(|| {
+                let now = g.soft.cpu.now();
+                g.soft.run(now + piece)
+            });
+            let exit = exits.take(100).find(|exit| *exit != Exit::Deadline);
+            assert_eq!(exit, Some(Exit::Stop));
+            assert_eq!(g.soft.cpu.rip, KERNEL + 21);
+            assert_eq!(log.branches(&mut g), expected, "{probes:?} {piece}");
+        }
+    }
+    // As often as never.
+    let mut g = calling();
+    Log::attach(&mut g, LogScope::all(), vec![stop(3)]);
+    g.run_to(KERNEL + 21);
 }
 
 #[test]

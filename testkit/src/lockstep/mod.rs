@@ -134,7 +134,7 @@ fn check_up_to(recipe: &Recipe, last: Option<LastRun>) -> Result<Ran, Box<Differ
         let cpu = &machines[0].processors[processor].soft.cpu;
         ended[processor] = match exit {
             Exit::Halt { interrupts_off } => interrupts_off,
-            Exit::Shutdown | Exit::Init => true,
+            Exit::Shutdown | Exit::Init | Exit::Stop => true,
             Exit::Deadline | Exit::Bus | Exit::Pause | Exit::Kick => false,
         } || cpu.instructions() > INSTRUCTIONS;
         if exit

@@ -148,7 +148,7 @@ impl Machine {
         self.enter_kvm();
         loop {
             match self.vcpu.run(u64::MAX).unwrap() {
-                exit @ (Exit::Halt { .. } | Exit::Shutdown) => {
+                exit @ (Exit::Halt { .. } | Exit::Shutdown | Exit::Stop) => {
                     self.vcpu.leave_kvm().unwrap();
                     return exit;
                 }

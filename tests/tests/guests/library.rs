@@ -5,6 +5,7 @@ use std::process::Stdio;
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use vbts::{End, Error, Item, Tracer};
+use vbts_tests::branches::symbol;
 use vbts_tests::machine::{self, Machine};
 
 pub fn trials(module: &str) -> Vec<Trial> {
@@ -13,6 +14,7 @@ pub fn trials(module: &str) -> Vec<Trial> {
         &[
             ("branches_and_functions_of_a_program", traced),
             ("a_program_is_its_own_vbts", own_program),
+            ("a_kernel_that_stops_at_a_function", stops_at),
             ("what_cannot_be_traced_is_an_error", not_traced),
         ],
     )
@@ -76,6 +78,28 @@ fn own_program(_: &Machine) -> Result<()> {
         confinement()? == before,
         "the library has confined its caller"
     );
+    Ok(())
+}
+
+fn stops_at(machine: &Machine) -> Result<()> {
+    let booted = vbts::Machine::new(machine.kernel())
+        .vbts(machine.binary())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .record_until("start_kernel");
+    let trace = booted.run()?;
+    ensure!(trace.end() == End::Stopped, "{:?}", trace.end());
+    let (mut reader, mut last) = (trace.reader()?, None);
+    while let Some(item) = reader.next_item()? {
+        if let Item::Branches { branches, .. } = item {
+            last = branches.last().copied().or(last);
+        }
+    }
+    let start = symbol(machine.kernel(), "start_kernel")?;
+    ensure!(last.map(|branch| branch.to) == Some(start), "{last:x?}");
+    let functions = trace.functions(usize::MAX)?;
+    ensure!(functions.iter().all(|one| one.name != "rest_init"));
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use libtest_mimic::Trial;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use vbts_tests::branches::{Branch, Symbols, first_difference, parse_raw};
+use vbts_tests::branches::{Branch, Symbols, first_difference, parse_raw, symbol};
 use vbts_tests::control_flow::Code;
 use vbts_tests::machine::{self, Machine, Run, Skip};
 use vbts_tests::{guest_program, oracle, programs};
@@ -28,7 +28,7 @@ pub fn trials(module: &str) -> Vec<Trial> {
             ("several_processors", several),
             ("scopes", scopes),
             ("program_as_single_stepped", stepped),
-            ("from_a_point", from_point),
+            ("from_and_until_points", from_point),
             ("last_branches", last),
             ("tasks", tasks),
             ("ends", ends),
@@ -150,15 +150,6 @@ fn path(machine: &Machine) -> Result<()> {
     let code = Code::read(&program, machine.kernel())?.of_machine();
     code.check_from(start, &all[at + 1..])?;
     Ok(())
-}
-
-/// The address of a symbol.
-fn symbol(file: &Path, name: &str) -> Result<u64> {
-    use object::{Object, ObjectSymbol};
-    let data = std::fs::read(file)?;
-    let file = object::File::parse(&*data)?;
-    let symbol = file.symbol_by_name(name);
-    Ok(symbol.with_context(|| format!("no {name}"))?.address())
 }
 
 /// Console and instruction counts are those of a run without a recording, and two recordings are
@@ -331,6 +322,21 @@ fn from_point(machine: &Machine) -> Result<()> {
         &file,
     )?;
     ensure!(contents(&file, 0)?.0 == all[called[2] + 1..], "#3");
+    // Up to a point, on one processor and, with the host's clock, on a thread of its own.
+    for clock in ["virtual", "host"] {
+        let options = ["--record-until", "kfree#3", "--clock", clock];
+        record(guest(machine, "soft", &program)?, &options, &file)?;
+        ensure!(reader(&file)?.summary().context("no end")?.end == "stopped");
+        let until = contents(&file, 0)?.0;
+        let address = symbol(machine.kernel(), "kfree")?;
+        let calls = until.iter().filter(|branch| branch.to == address);
+        ensure!(until.last().map(|branch| branch.to) == Some(address));
+        ensure!(calls.count() == 3, "{clock}");
+        ensure!(clock == "host" || until == all[..=called[2]], "{clock}");
+    }
+    let options = ["--record-from", "kfree#2", "--record-until", "kfree"];
+    record(guest(machine, "soft", &program)?, &options, &file)?;
+    ensure!(contents(&file, 0)?.0 == all[called[1] + 1..=called[2]]);
     let into = address..address + 0x400;
     let inside = all
         .iter()
@@ -355,6 +361,14 @@ fn from_point(machine: &Machine) -> Result<()> {
     let run = machine::finish(command)?;
     ensure!(
         run.stderr.contains("no branch has led there"),
+        "{}",
+        run.stderr
+    );
+    let never = ["--record-until", "0x123"];
+    let run = record(guest(machine, "soft", &program)?, &never, &file)?;
+    ensure!(
+        run.stderr
+            .contains("--record-until 0x123: no branch has led there"),
         "{}",
         run.stderr
     );

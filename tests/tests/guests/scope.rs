@@ -137,19 +137,10 @@ fn deterministic(machine: &Machine) -> Result<()> {
     }
 }
 
-/// Address of a function of the guest's kernel.
-fn kernel_function(machine: &Machine, name: &str) -> Result<u64> {
-    use object::{Object, ObjectSymbol};
-    let data = std::fs::read(machine.kernel())?;
-    let file = object::File::parse(&*data)?;
-    let symbol = file.symbol_by_name(name);
-    Ok(symbol.with_context(|| format!("no {name}"))?.address())
-}
-
 fn kernel_alone(machine: &Machine) -> Result<()> {
     let directory = tempfile::tempdir()?;
     let program = build(directory.path(), "syscalls.c")?;
-    let entry = kernel_function(machine, "entry_SYSCALL_64")?;
+    let entry = branches::symbol(machine.kernel(), "entry_SYSCALL_64")?;
     let calls = |trace: &[Branch]| trace.iter().filter(|branch| branch.to == entry).count();
     let kernel = raw(machine, &program, &["--scope", "kernel"])?;
     let all = raw(machine, &program, &["--scope", "all"])?;

@@ -36,6 +36,7 @@ struct SharedState<'a> {
 #[derive(Debug)]
 enum StopReason {
     ShutDown,
+    Probe,
     Failed(Failure),
 }
 
@@ -80,6 +81,7 @@ impl SharedState<'_> {
             pauses = if exit == Exit::Pause { pauses + 1 } else { 0 };
             match exit {
                 Exit::Shutdown => return self.stop(StopReason::ShutDown),
+                Exit::Stop => return self.stop(StopReason::Probe),
                 Exit::Halt { interrupts_off } => self.wait_for_line(cpu, interrupts_off),
                 Exit::Pause => pause(pauses),
                 Exit::Bus | Exit::Deadline | Exit::Kick | Exit::Init => {}
@@ -227,6 +229,7 @@ impl Service<'_> {
         let reason = self.shared.stop_reason().take();
         match reason {
             Some(StopReason::ShutDown) => Err(self.status.shut_down()),
+            Some(StopReason::Probe) => Ok(Some(End::Stop)),
             Some(StopReason::Failed(failure)) => Err(failure),
             None => Ok(None),
         }

@@ -69,6 +69,7 @@ impl Machine {
             let exit = self.run_turn(deadline.min(pause))?;
             match exit {
                 Exit::Shutdown => return Err(self.status().shut_down()),
+                Exit::Stop => return Ok(Some(End::Stop)),
                 Exit::Kick => self.status().take_events(observer)?,
                 Exit::Halt { interrupts_off } => {
                     if interrupts_off {

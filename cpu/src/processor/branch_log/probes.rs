@@ -2,6 +2,7 @@
 
 use super::BranchLog;
 use crate::processor::cpu::Cpu;
+use crate::processor::pending_work::VmmRequests;
 use crate::state::gpr;
 
 /// An address at which the log does something before the instruction there, when a branch has led
@@ -22,6 +23,12 @@ pub enum ProbeAction {
         /// The number of times, from 1 on.
         nth: u64,
     },
+    /// The processor returns [`Exit::Stop`](crate::Exit::Stop) before the instruction, when the log
+    /// has begun and probes with this action have been reached so often since.
+    Stop {
+        /// The number of times, from 1 on.
+        nth: u64,
+    },
     /// The second argument is the address of the task that the kernel switches to (`__switch_to` of
     /// Linux). It is in RSI in 64-bit mode, else in EDX. The fields are at these offsets.
     SwitchTask {
@@ -36,6 +43,16 @@ impl ProbeAction {
     pub(super) fn is_start(self) -> bool {
         matches!(self, Self::Start { .. })
     }
+
+    /// The position among the actions at one address. A log does not end where it begins, and one
+    /// that begins notes what else happens.
+    fn position(self) -> u8 {
+        match self {
+            Self::Stop { .. } => 0,
+            Self::Start { .. } => 1,
+            Self::SwitchTask { .. } => 2,
+        }
+    }
 }
 
 impl BranchLog {
@@ -45,11 +62,11 @@ impl BranchLog {
         self.probes.iter().any(|p| p.address == rip)
     }
 
-    /// What happens at `rip`. A log that begins there notes what else happens.
+    /// What happens at `rip`, in this order.
     fn actions(&self, rip: u64) -> Vec<ProbeAction> {
         let here = self.probes.iter().filter(|p| p.address == rip);
         let mut actions: Vec<ProbeAction> = here.map(|p| p.action).collect();
-        actions.sort_by_key(|action| !action.is_start());
+        actions.sort_by_key(|action| action.position());
         actions
     }
 }
@@ -83,6 +100,11 @@ impl Cpu {
                     log.start(nth, cr3, time);
                 }
                 self.update_mode();
+            }
+            ProbeAction::Stop { nth } => {
+                if self.log.as_mut().is_some_and(|log| log.stops(nth)) {
+                    self.pending_work.insert(VmmRequests::STOP);
+                }
             }
             ProbeAction::SwitchTask { ids, name } => {
                 // Linux passes the second argument so: to 64-bit code by the System V ABI, and
