@@ -347,6 +347,38 @@ pub fn trials(module: &str, tests: Vec<(String, Test)>) -> Vec<Trial> {
         .collect()
 }
 
+/// The tests of a module, which registers them with `inventory::submit!`.
+#[derive(Debug, Clone, Copy)]
+pub struct TestModule {
+    /// As `module_path!` has it.
+    path: &'static str,
+    trials: fn(&str) -> Vec<Trial>,
+}
+
+inventory::collect!(TestModule);
+
+impl TestModule {
+    /// The tests that `trials` returns for the name of the module at `path`, a `module_path!`.
+    #[must_use]
+    pub const fn new(path: &'static str, trials: fn(&str) -> Vec<Trial>) -> Self {
+        Self { path, trials }
+    }
+
+    /// The name of the module, with which the names of its tests begin: its path without the crate.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.path
+            .split_once("::")
+            .map_or(self.path, |(_, name)| name)
+    }
+
+    /// The tests.
+    #[must_use]
+    pub fn trials(&self) -> Vec<Trial> {
+        (self.trials)(self.name())
+    }
+}
+
 /// A test of the whole system.
 pub type Test = Box<dyn Fn(&Machine) -> Result<()> + Send>;
 

@@ -8,12 +8,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use libtest_mimic::Trial;
-use vbts_tests::machine::{self, Machine, setting};
+use vbts_tests::machine::{self, Machine, TestModule, setting};
 use vbts_tests::programs;
 
 use crate::stock_kernel::{debian, file, is_clean};
 
-pub fn trials(module: &str) -> Vec<Trial> {
+inventory::submit! { TestModule::new(module_path!(), trials) }
+
+fn trials(module: &str) -> Vec<Trial> {
     machine::trials_of(module, &[("apt_and_gcc_work", work)])
 }
 

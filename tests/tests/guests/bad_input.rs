@@ -12,7 +12,7 @@ use nix::pty::openpty;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::termios::tcgetattr;
 use nix::unistd::Pid;
-use vbts_tests::machine::{self, Machine, Run};
+use vbts_tests::machine::{self, Machine, Run, TestModule};
 use vbts_tests::programs;
 
 /// Exit status of a timeout.
@@ -26,7 +26,9 @@ const NOT_FOUND: i32 = 127;
 /// Exit status of a guest that crashed.
 const GUEST_CRASHED: i32 = 255;
 
-pub fn trials(module: &str) -> Vec<Trial> {
+inventory::submit! { TestModule::new(module_path!(), trials) }
+
+fn trials(module: &str) -> Vec<Trial> {
     machine::trials_of(
         module,
         &[

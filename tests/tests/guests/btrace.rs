@@ -9,13 +9,15 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 use libtest_mimic::Trial;
 use serde_json::Value;
-use vbts_tests::machine::{self, Machine, Skip};
+use vbts_tests::machine::{self, Machine, Skip, TestModule};
 use vbts_tests::programs;
 
 /// What is traced: several tasks, and one that crashes.
 const SCRIPT: &str = "ls / | sort | head -n 3; (kill -SEGV $BASHPID); exit 7";
 
-pub fn trials(module: &str) -> Vec<Trial> {
+inventory::submit! { TestModule::new(module_path!(), trials) }
+
+fn trials(module: &str) -> Vec<Trial> {
     machine::trials_of(
         module,
         &[

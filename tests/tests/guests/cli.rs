@@ -6,10 +6,12 @@ use std::process::Stdio;
 use anyhow::{Context, Result, bail, ensure};
 use libtest_mimic::Trial;
 use serde_json::Value;
-use vbts_tests::machine::{self, Machine, Skip};
+use vbts_tests::machine::{self, Machine, Skip, TestModule};
 use vbts_tests::{branches, programs};
 
-pub fn trials(module: &str) -> Vec<Trial> {
+inventory::submit! { TestModule::new(module_path!(), trials) }
+
+fn trials(module: &str) -> Vec<Trial> {
     machine::trials_of(
         module,
         &[

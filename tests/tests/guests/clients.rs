@@ -13,7 +13,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 use libtest_mimic::Trial;
 use vbts_tests::branches::{Branch, Symbols, first_difference};
-use vbts_tests::machine::{self, Machine, Test};
+use vbts_tests::machine::{self, Machine, Test, TestModule};
 use vbts_tests::oracle::{self, Trace};
 use vbts_tests::programs;
 
@@ -40,7 +40,9 @@ struct Guest {
     model: &'static str,
 }
 
-pub fn trials(module: &str) -> Vec<Trial> {
+inventory::submit! { TestModule::new(module_path!(), trials) }
+
+fn trials(module: &str) -> Vec<Trial> {
     type Client = fn(&Machine, Guest) -> Result<()>;
     let clients: [(&str, Client); 5] = [
         ("perf_intel_bts", perf::intel_bts),

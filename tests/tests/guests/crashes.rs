@@ -3,10 +3,12 @@
 use anyhow::{Result, ensure};
 use libtest_mimic::Trial;
 use nix::sys::signal::Signal;
-use vbts_tests::machine::{self, Machine};
+use vbts_tests::machine::{self, Machine, TestModule};
 use vbts_tests::programs;
 
-pub fn trials(module: &str) -> Vec<Trial> {
+inventory::submit! { TestModule::new(module_path!(), trials) }
+
+fn trials(module: &str) -> Vec<Trial> {
     machine::trials_of(
         module,
         &[

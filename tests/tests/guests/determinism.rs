@@ -3,9 +3,11 @@
 
 use anyhow::{Result, ensure};
 use libtest_mimic::Trial;
-use vbts_tests::machine::{self, Machine, Run, Test, setting};
+use vbts_tests::machine::{self, Machine, Run, Test, TestModule, setting};
 
-pub fn trials(module: &str) -> Vec<Trial> {
+inventory::submit! { TestModule::new(module_path!(), trials) }
+
+fn trials(module: &str) -> Vec<Trial> {
     let tests: [(&str, &'static [&'static str]); 3] = [
         (
             "shell",

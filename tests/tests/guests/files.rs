@@ -12,10 +12,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
-use vbts_tests::machine::{self, Machine, Skip};
+use vbts_tests::machine::{self, Machine, Skip, TestModule};
 use vbts_tests::programs;
 
-pub fn trials(module: &str) -> Vec<Trial> {
+inventory::submit! { TestModule::new(module_path!(), trials) }
+
+fn trials(module: &str) -> Vec<Trial> {
     machine::trials_of(
         module,
         &[

@@ -9,7 +9,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use serde_json::Value;
-use vbts_tests::machine::{self, Machine};
+use vbts_tests::machine::{self, Machine, TestModule};
 
 /// Line 6 is in a loop, and is reached without a branch at its beginning.
 const SOURCE: &str = r#"#include <signal.h>
@@ -38,7 +38,9 @@ int main(void)
 }
 "#;
 
-pub fn trials(module: &str) -> Vec<Trial> {
+inventory::submit! { TestModule::new(module_path!(), trials) }
+
+fn trials(module: &str) -> Vec<Trial> {
     machine::trials_of(
         module,
         &[

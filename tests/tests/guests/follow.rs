@@ -7,11 +7,13 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use serde_json::Value;
-use vbts_tests::machine::{self, Machine};
+use vbts_tests::machine::{self, Machine, TestModule};
 use vbts_tests::tasks::Trace;
 use vbts_tests::{branches, programs};
 
-pub fn trials(module: &str) -> Vec<Trial> {
+inventory::submit! { TestModule::new(module_path!(), trials) }
+
+fn trials(module: &str) -> Vec<Trial> {
     machine::trials_of(
         module,
         &[

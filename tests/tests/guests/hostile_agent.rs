@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
-use vbts_tests::machine::{self, Machine, Run, Test};
+use vbts_tests::machine::{self, Machine, Run, Test, TestModule};
 use vbts_tests::programs;
 
 /// Attacks that end the run, and what the error says.
@@ -59,7 +59,9 @@ const DATA: u32 = 1 << 20;
 /// to be written at the end is written.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-pub fn trials(module: &str) -> Vec<Trial> {
+inventory::submit! { TestModule::new(module_path!(), trials) }
+
+fn trials(module: &str) -> Vec<Trial> {
     let refused = REFUSED.into_iter().map(|(attack, message)| {
         let test: Test = Box::new(move |machine| refused(machine, attack, message));
         (attack.to_owned(), test)

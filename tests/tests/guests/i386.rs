@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
-use vbts_tests::machine::{self, Machine};
+use vbts_tests::machine::{self, Machine, TestModule};
 use vbts_tests::programs;
 use vbts_vmm::boot::cpio::Cpio;
 
@@ -17,7 +17,9 @@ use crate::stock_kernel::{PATIENCE, check_messages, file};
 /// The flavours of Debian's kernels.
 const FLAVOURS: [&str; 2] = ["686", "686-pae"];
 
-pub fn trials(module: &str) -> Vec<Trial> {
+inventory::submit! { TestModule::new(module_path!(), trials) }
+
+fn trials(module: &str) -> Vec<Trial> {
     machine::trials_of(
         module,
         &[

@@ -13,10 +13,12 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 use rustix::fs::{FlockOperation, flock};
-use vbts_tests::machine::{self, Machine, Run};
+use vbts_tests::machine::{self, Machine, Run, TestModule};
 use vbts_trace::{Item, Reader};
 
-pub fn trials(module: &str) -> Vec<Trial> {
+inventory::submit! { TestModule::new(module_path!(), trials) }
+
+fn trials(module: &str) -> Vec<Trial> {
     machine::trials_of(
         module,
         &[

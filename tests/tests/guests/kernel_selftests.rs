@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context, Result, bail, ensure};
 use libtest_mimic::{Completion, Failed, Trial};
-use vbts_tests::machine::{self, Machine};
+use vbts_tests::machine::{self, Machine, TestModule};
 use vbts_tests::{programs, skips};
 use vbts_vmm::boot::cpio::Cpio;
 
@@ -44,8 +44,10 @@ struct Setup {
     init: OnceLock<Result<Vec<u8>>>,
 }
 
+inventory::submit! { TestModule::new(module_path!(), trials) }
+
 /// A trial for each program that was built.
-pub fn trials(module: &str) -> Vec<Trial> {
+fn trials(module: &str) -> Vec<Trial> {
     let mut all = Vec::new();
     let on_i386 = Machine::find().and_then(|machine| machine.i386());
     let i386 = format!("{module}::i386");

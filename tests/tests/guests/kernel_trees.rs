@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use vbts_tests::guest_program;
-use vbts_tests::machine::{self, Machine, Run};
+use vbts_tests::machine::{self, Machine, Run, TestModule};
 
 /// Makefile of all trees. Configurations accumulate options; $BROKEN loses one.
 const MAKEFILE: &str = "\
@@ -26,7 +26,9 @@ kselftest-install:
 \tcd $(INSTALL_PATH) && printf 'demo:%s\\n' $$(cd demo && ls) > kselftest-list.txt
 ";
 
-pub fn trials(module: &str) -> Vec<Trial> {
+inventory::submit! { TestModule::new(module_path!(), trials) }
+
+fn trials(module: &str) -> Vec<Trial> {
     machine::trials_of(
         module,
         &[

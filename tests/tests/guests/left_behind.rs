@@ -9,9 +9,11 @@ use anyhow::{Context, Result, bail, ensure};
 use libtest_mimic::Trial;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use vbts_tests::machine::{self, Machine, Run};
+use vbts_tests::machine::{self, Machine, Run, TestModule};
 
-pub fn trials(module: &str) -> Vec<Trial> {
+inventory::submit! { TestModule::new(module_path!(), trials) }
+
+fn trials(module: &str) -> Vec<Trial> {
     machine::trials_of(
         module,
         &[

@@ -6,9 +6,11 @@ use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use vbts::{End, Error, Item, Tracer};
 use vbts_tests::branches::symbol;
-use vbts_tests::machine::{self, Machine};
+use vbts_tests::machine::{self, Machine, TestModule};
 
-pub fn trials(module: &str) -> Vec<Trial> {
+inventory::submit! { TestModule::new(module_path!(), trials) }
+
+fn trials(module: &str) -> Vec<Trial> {
     machine::trials_of(
         module,
         &[

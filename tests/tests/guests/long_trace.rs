@@ -7,13 +7,15 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use libtest_mimic::Trial;
 use vbts_tests::guest_program;
-use vbts_tests::machine::{self, Machine, setting};
+use vbts_tests::machine::{self, Machine, TestModule, setting};
 
 /// Time limit for a million steps on a slow and busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 const OTHERS: [&str; 2] = ["walk.c", "bts.c"];
 
-pub fn trials(module: &str) -> Vec<Trial> {
+inventory::submit! { TestModule::new(module_path!(), trials) }
+
+fn trials(module: &str) -> Vec<Trial> {
     machine::trials_of(module, &[("native", native), ("guest", guest)])
 }
 

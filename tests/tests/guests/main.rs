@@ -1,8 +1,8 @@
 //! Whole guests: every test that starts `vbts`. The names of its modules, and of the tests in them,
 //! can be filtered by.
 
-use libtest_mimic::{Arguments, Trial};
-use vbts_tests::machine::Machine;
+use libtest_mimic::Arguments;
+use vbts_tests::machine::{Machine, TestModule};
 
 mod answers;
 mod at_work;
@@ -50,56 +50,19 @@ mod surroundings;
 mod terminal;
 mod vector_programs;
 
-/// Tests of a module, whose name is given.
-type Trials = fn(&str) -> Vec<Trial>;
-
-/// The modules. Those that take long come first, so that nothing is left to wait for at the end.
-const MODULES: [(&str, Trials); 45] = [
-    ("kernel_selftests", kernel_selftests::trials),
-    ("ptrace_bts", ptrace_bts::trials),
-    ("kernel_trees", kernel_trees::trials),
-    ("at_work", at_work::trials),
-    ("stock_kernel", stock_kernel::trials),
-    ("i386", i386::trials),
-    ("clients", clients::trials),
-    ("network", network::trials),
-    ("perf_and_gdb", perf_and_gdb::trials),
-    ("not_started", not_started::trials),
-    ("many_tasks", many_tasks::trials),
-    ("follow", follow::trials),
-    ("endings", endings::trials),
-    ("kept", kept::trials),
-    ("vector_programs", vector_programs::trials),
-    ("crashes", crashes::trials),
-    ("hostile_agent", hostile_agent::trials),
-    ("scope", scope::trials),
-    ("sandbox", sandbox::trials),
-    ("files", files::trials),
-    ("filters", filters::trials),
-    ("oracle", oracle::trials),
-    ("random_programs", random_programs::trials),
-    ("stepped_programs", stepped_programs::trials),
-    ("answers", answers::trials),
-    ("btrace", btrace::trials),
-    ("record", record::trials),
-    ("bad_input", bad_input::trials),
-    ("real_programs", real_programs::trials),
-    ("cli", cli::trials),
-    ("overwritten", overwritten::trials),
-    ("native_code", native_code::trials),
-    ("perf_map", perf_map::trials),
-    ("processors", processors::trials),
-    ("long_trace", long_trace::trials),
-    ("determinism", determinism::trials),
-    ("save_restore", save_restore::trials),
-    ("manual_page", manual_page::trials),
-    ("streams", streams::trials),
-    ("surroundings", surroundings::trials),
-    ("terminal", terminal::trials),
-    ("loopback", loopback::trials),
-    ("left_behind", left_behind::trials),
-    ("library", library::trials),
-    ("causes", causes::trials),
+/// Modules that take long, the longest first. They begin before the others, so that nothing is left
+/// to wait for at the end.
+const LONG: [&str; 10] = [
+    "kernel_selftests",
+    "ptrace_bts",
+    "kernel_trees",
+    "at_work",
+    "stock_kernel",
+    "i386",
+    "clients",
+    "network",
+    "perf_and_gdb",
+    "not_started",
 ];
 
 fn main() {
@@ -108,6 +71,11 @@ fn main() {
     if let (Err(error), false) = (Machine::find(), arguments.list) {
         println!("skipped: {error:#}");
     }
-    let trials = MODULES.iter().flat_map(|(name, trials)| trials(name));
+    let mut modules: Vec<&TestModule> = inventory::iter.into_iter().collect();
+    modules.sort_by_key(|module| {
+        let position = LONG.iter().position(|name| *name == module.name());
+        (position.unwrap_or(LONG.len()), module.name())
+    });
+    let trials = modules.into_iter().flat_map(TestModule::trials);
     libtest_mimic::run(&arguments, trials.collect()).exit();
 }

@@ -8,10 +8,12 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 use libtest_mimic::Trial;
 use vbts_tests::branches::{self, Branch};
-use vbts_tests::machine::{self, Machine, Skip};
+use vbts_tests::machine::{self, Machine, Skip, TestModule};
 use vbts_tests::programs;
 
-pub fn trials(module: &str) -> Vec<Trial> {
+inventory::submit! { TestModule::new(module_path!(), trials) }
+
+fn trials(module: &str) -> Vec<Trial> {
     machine::trials_of(
         module,
         &[

@@ -7,11 +7,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
-use vbts_tests::machine::{self, Machine, Run};
+use vbts_tests::machine::{self, Machine, Run, TestModule};
 use vbts_tests::tasks::Trace;
 use vbts_tests::{program_table, programs};
 
-pub fn trials(module: &str) -> Vec<Trial> {
+inventory::submit! { TestModule::new(module_path!(), trials) }
+
+fn trials(module: &str) -> Vec<Trial> {
     machine::trials_of(
         module,
         &[

@@ -5,9 +5,11 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use serde_json::Value;
-use vbts_tests::machine::{self, Machine, Run, append, finish};
+use vbts_tests::machine::{self, Machine, Run, TestModule, append, finish};
 
-pub fn trials(module: &str) -> Vec<Trial> {
+inventory::submit! { TestModule::new(module_path!(), trials) }
+
+fn trials(module: &str) -> Vec<Trial> {
     machine::trials_of(
         module,
         &[

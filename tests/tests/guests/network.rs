@@ -7,11 +7,13 @@ use std::process::Command;
 
 use anyhow::{Result, ensure};
 use libtest_mimic::Trial;
-use vbts_tests::machine::{self, Machine, Skip};
+use vbts_tests::machine::{self, Machine, Skip, TestModule};
 
 use crate::stock_kernel::{PATIENCE, boot, initrd_with};
 
-pub fn trials(module: &str) -> Vec<Trial> {
+inventory::submit! { TestModule::new(module_path!(), trials) }
+
+fn trials(module: &str) -> Vec<Trial> {
     machine::trials_of(
         module,
         &[

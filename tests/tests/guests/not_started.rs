@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
-use vbts_tests::machine::{self, Machine};
+use vbts_tests::machine::{self, Machine, TestModule};
 
 /// Exit status if the program cannot be executed.
 const NOT_EXECUTABLE: i32 = 126;
@@ -20,7 +20,9 @@ const NOT_FOUND: i32 = 127;
 /// The run ends before this limit. A loaded machine needs a few seconds to boot the guest.
 const LIMIT: Duration = Duration::from_secs(120);
 
-pub fn trials(module: &str) -> Vec<Trial> {
+inventory::submit! { TestModule::new(module_path!(), trials) }
+
+fn trials(module: &str) -> Vec<Trial> {
     machine::trials_of(
         module,
         &[

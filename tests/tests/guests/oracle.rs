@@ -11,14 +11,16 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use libtest_mimic::Trial;
 use vbts_tests::branches::{self, Branch, Symbols};
-use vbts_tests::machine::{self, Machine, Test};
+use vbts_tests::machine::{self, Machine, Test, TestModule};
 use vbts_tests::{oracle, programs};
 
 /// The smallest buffer in use: 682 records, which the longest program fills more than a hundred
 /// times.
 const BUFFER: &str = "16K";
 
-pub fn trials(module: &str) -> Vec<Trial> {
+inventory::submit! { TestModule::new(module_path!(), trials) }
+
+fn trials(module: &str) -> Vec<Trial> {
     let mut tests: Vec<(&str, programs::Program, &[&str])> = programs::ALL
         .iter()
         .map(|&program| (program.name(), program, ["--buffer", BUFFER].as_slice()))

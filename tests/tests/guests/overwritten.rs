@@ -6,12 +6,14 @@ use std::process::Stdio;
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
-use vbts_tests::machine::{self, Machine};
+use vbts_tests::machine::{self, Machine, TestModule};
 
 /// Exit status of bad usage.
 const USAGE: i32 = 125;
 
-pub fn trials(module: &str) -> Vec<Trial> {
+inventory::submit! { TestModule::new(module_path!(), trials) }
+
+fn trials(module: &str) -> Vec<Trial> {
     machine::trials_of(
         module,
         &[

@@ -8,10 +8,12 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use libtest_mimic::Trial;
-use vbts_tests::machine::{self, Machine, Run, Skip};
+use vbts_tests::machine::{self, Machine, Run, Skip, TestModule};
 use vbts_tests::programs;
 
-pub fn trials(module: &str) -> Vec<Trial> {
+inventory::submit! { TestModule::new(module_path!(), trials) }
+
+fn trials(module: &str) -> Vec<Trial> {
     machine::trials_of(
         module,
         &[

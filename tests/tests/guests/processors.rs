@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use libtest_mimic::Trial;
 use vbts_tests::guest_program;
-use vbts_tests::machine::{self, Machine, setting};
+use vbts_tests::machine::{self, Machine, TestModule, setting};
 use vbts_tests::programs;
 
 /// Time limit of a guest on a slow and busy machine.
@@ -24,7 +24,9 @@ const TESTS: [(&str, Test); 4] = [
     ("stress_in_sequences", sequences),
 ];
 
-pub fn trials(module: &str) -> Vec<Trial> {
+inventory::submit! { TestModule::new(module_path!(), trials) }
+
+fn trials(module: &str) -> Vec<Trial> {
     let mut tests: Vec<(String, machine::Test)> = vec![
         ("memory_order".into(), Box::new(memory_order)),
         (

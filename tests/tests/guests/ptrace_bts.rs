@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use vbts_tests::guest_program;
-use vbts_tests::machine::{self, Machine, Run, Skip};
+use vbts_tests::machine::{self, Machine, Run, Skip, TestModule};
 
 /// A generation of the API, and how [`machine::find`] finds its kernel: a variable, and a file in
 /// the directory of the guest.
@@ -64,7 +64,9 @@ const COMMAND: [(&str, Test); 12] = [
     ("another_generation", another_generation),
 ];
 
-pub fn trials(module: &str) -> Vec<Trial> {
+inventory::submit! { TestModule::new(module_path!(), trials) }
+
+fn trials(module: &str) -> Vec<Trial> {
     let mut tests = Vec::new();
     for kernel in &KERNELS {
         for group in groups(kernel.api).unwrap_or_default() {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use libtest_mimic::Trial;
 use vbts_tests::branches::{self, Branch, Symbols};
-use vbts_tests::machine::{self, Machine, Skip, setting};
+use vbts_tests::machine::{self, Machine, Skip, TestModule, setting};
 use vbts_tests::oracle::{self, TooManySteps, Trace};
 use vbts_tests::programs;
 
@@ -45,7 +45,9 @@ const LIMIT: Duration = Duration::from_secs(1);
 /// So many programs in a row can be unfit: they crash, do not end, or take too many steps.
 const UNFIT: u32 = 50;
 
-pub fn trials(module: &str) -> Vec<Trial> {
+inventory::submit! { TestModule::new(module_path!(), trials) }
+
+fn trials(module: &str) -> Vec<Trial> {
     machine::trials_of(module, &[("oracle", oracle)])
 }
 

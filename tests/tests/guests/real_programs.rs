@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
-use vbts_tests::machine::{self, Machine, Run, Skip, Test};
+use vbts_tests::machine::{self, Machine, Run, Skip, Test, TestModule};
 use vbts_tests::program_table::{self, Row};
 use vbts_tests::tasks::Trace;
 
@@ -18,7 +18,9 @@ const LIMIT: Duration = Duration::from_secs(900);
 /// How far the number of records may be from that of the table.
 const FACTOR: u64 = 10;
 
-pub fn trials(module: &str) -> Vec<Trial> {
+inventory::submit! { TestModule::new(module_path!(), trials) }
+
+fn trials(module: &str) -> Vec<Trial> {
     let rows = match program_table::rows() {
         Ok(rows) => rows,
         Err(error) => {

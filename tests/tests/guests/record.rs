@@ -11,14 +11,16 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use vbts_tests::branches::{Branch, Symbols, first_difference, parse_raw, symbol};
 use vbts_tests::control_flow::Code;
-use vbts_tests::machine::{self, Machine, Run, Skip};
+use vbts_tests::machine::{self, Machine, Run, Skip, TestModule};
 use vbts_tests::{guest_program, oracle, programs};
 use vbts_trace::{Event, Item, Reader};
 
 /// Time in which something must have happened on a slow and busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-pub fn trials(module: &str) -> Vec<Trial> {
+inventory::submit! { TestModule::new(module_path!(), trials) }
+
+fn trials(module: &str) -> Vec<Trial> {
     machine::trials_of(
         module,
         &[

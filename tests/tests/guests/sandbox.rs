@@ -14,7 +14,7 @@ use libtest_mimic::Trial;
 use nix::pty::openpty;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use vbts_tests::machine::{self, Machine};
+use vbts_tests::machine::{self, Machine, TestModule};
 use vbts_tests::programs;
 
 /// A program that prints a line, which shows that the guest runs, and never ends.
@@ -26,7 +26,9 @@ const FILE_CAPABILITIES: u64 = 0xF;
 /// The capability that is given up without a sandbox, too.
 const CAP_FSETID: u64 = 1 << 4;
 
-pub fn trials(module: &str) -> Vec<Trial> {
+inventory::submit! { TestModule::new(module_path!(), trials) }
+
+fn trials(module: &str) -> Vec<Trial> {
     machine::trials_of(
         module,
         &[

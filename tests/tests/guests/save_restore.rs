@@ -20,6 +20,7 @@ use vbts_host::root::Root;
 use vbts_protocol::{Bytes, FileAccess, Follow, Job, PORT_NAME, Scope, Stream, StreamKind, Trace};
 use vbts_symbols::Symbolizer;
 use vbts_tests::machine as found;
+use vbts_tests::machine::TestModule;
 use vbts_vmm::boot::cpio::Cpio;
 use vbts_vmm::config::{Accelerator, Initrd, KernelConfig, MachineConfig, SandboxMode};
 use vbts_vmm::launch::{KernelFiles, Launch};
@@ -27,7 +28,9 @@ use vbts_vmm::machine::{End, Machine, MachineState};
 
 const PROGRAM: [&str; 3] = ["/bin/sh", "-c", "exit 7"];
 
-pub fn trials(module: &str) -> Vec<Trial> {
+inventory::submit! { TestModule::new(module_path!(), trials) }
+
+fn trials(module: &str) -> Vec<Trial> {
     found::trials_of(
         module,
         &[

@@ -6,12 +6,14 @@ use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use vbts_tests::branches::{self, Branch, Symbols};
 use vbts_tests::control_flow::Code;
-use vbts_tests::machine::{self, Machine, Run};
+use vbts_tests::machine::{self, Machine, Run, TestModule};
 use vbts_tests::programs;
 
 mod reports;
 
-pub fn trials(module: &str) -> Vec<Trial> {
+inventory::submit! { TestModule::new(module_path!(), trials) }
+
+fn trials(module: &str) -> Vec<Trial> {
     machine::trials_of(
         module,
         &[

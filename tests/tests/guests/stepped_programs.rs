@@ -15,7 +15,7 @@ use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
 use libtest_mimic::Trial;
 use object::{Object, ObjectSection, ObjectSymbol};
 use vbts_tests::branches::{self, Branch, Symbols};
-use vbts_tests::machine::{self, Machine, setting};
+use vbts_tests::machine::{self, Machine, TestModule, setting};
 use vbts_tests::programs;
 
 /// Compiler options. The seed selects one row.
@@ -39,7 +39,9 @@ const ALWAYS_TAKEN: u8 = 32;
 /// Bytes of code that the table has room for.
 const TABLE: usize = 1 << 16;
 
-pub fn trials(module: &str) -> Vec<Trial> {
+inventory::submit! { TestModule::new(module_path!(), trials) }
+
+fn trials(module: &str) -> Vec<Trial> {
     machine::trials_of(module, &[("oracle", oracle)])
 }
 

@@ -20,7 +20,7 @@ use nix::pty::openpty;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::termios::{LocalFlags, tcgetattr};
 use nix::unistd::Pid;
-use vbts_tests::machine::{self, Machine, Skip};
+use vbts_tests::machine::{self, Machine, Skip, TestModule};
 use vbts_vmm::boot::cpio::Cpio;
 
 /// Time limit of each wait on a slow and busy machine.
@@ -28,7 +28,9 @@ pub const PATIENCE: Duration = Duration::from_secs(900);
 /// A prompt of root's shell in the root file system.
 const PROMPT: &str = "root@vbts-guest:~# ";
 
-pub fn trials(module: &str) -> Vec<Trial> {
+inventory::submit! { TestModule::new(module_path!(), trials) }
+
+fn trials(module: &str) -> Vec<Trial> {
     machine::trials_of(
         module,
         &[

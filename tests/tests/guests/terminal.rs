@@ -8,9 +8,11 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Result, ensure};
 use libtest_mimic::Trial;
-use vbts_tests::machine::{self, Machine};
+use vbts_tests::machine::{self, Machine, TestModule};
 
-pub fn trials(module: &str) -> Vec<Trial> {
+inventory::submit! { TestModule::new(module_path!(), trials) }
+
+fn trials(module: &str) -> Vec<Trial> {
     machine::trials_of(
         module,
         &[

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use libtest_mimic::Trial;
-use vbts_tests::machine::{self, Machine, Run, Skip, Test};
+use vbts_tests::machine::{self, Machine, Run, Skip, Test, TestModule};
 use vbts_tests::programs;
 
 /// The default model of `vbts trace`, and one that needs less of a host that executes it with KVM.
@@ -26,7 +26,9 @@ const LIMIT: Duration = Duration::from_secs(900);
 /// Parts of `scientific.py`.
 const SCIENTIFIC: [&str; 3] = ["numpy", "pandas", "scipy"];
 
-pub fn trials(module: &str) -> Vec<Trial> {
+inventory::submit! { TestModule::new(module_path!(), trials) }
+
+fn trials(module: &str) -> Vec<Trial> {
     let mut tests: Vec<(String, Test)> = vec![
         (
             "the_output_is_the_hosts".into(),
