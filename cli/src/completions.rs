@@ -8,7 +8,7 @@ use vbts_host::exit::Failure;
 
 /// Arguments of `vbts completions`.
 #[derive(Debug, Args)]
-pub struct CompletionsArgs {
+pub(crate) struct CompletionsArgs {
     /// The shell
     #[arg(value_enum)]
     pub shell: Shell,
@@ -18,7 +18,7 @@ pub struct CompletionsArgs {
 ///
 /// # Errors
 /// The script cannot be written.
-pub fn main(args: &CompletionsArgs) -> Result<u8, Failure> {
+pub(crate) fn main(args: &CompletionsArgs) -> Result<u8, Failure> {
     super::print(&script(args.shell))
 }
 

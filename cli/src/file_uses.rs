@@ -72,7 +72,7 @@ struct Use {
 
 /// The files of a command. Those that do not matter here are left out.
 #[derive(Debug, Default)]
-pub struct FileUses {
+pub(crate) struct FileUses {
     read: Vec<Use>,
     written: Vec<Use>,
     /// Directories in which the guest may write.
@@ -81,7 +81,7 @@ pub struct FileUses {
 
 impl FileUses {
     /// The files of the machine options.
-    pub fn of_machine(config: &MachineConfig) -> Self {
+    pub(crate) fn of_machine(config: &MachineConfig) -> Self {
         let mut uses = Self::default();
         for disk in &config.disks {
             uses.reads("--disk", &disk.file);
@@ -105,12 +105,12 @@ impl FileUses {
     }
 
     /// Adds a file that is read, or a disk.
-    pub fn reads(&mut self, what: &str, path: &Path) {
+    pub(crate) fn reads(&mut self, what: &str, path: &Path) {
         push(&mut self.read, what, path);
     }
 
     /// Adds a file that is created or truncated.
-    pub fn writes(&mut self, what: &str, path: &Path) {
+    pub(crate) fn writes(&mut self, what: &str, path: &Path) {
         push(&mut self.written, what, path);
     }
 
@@ -118,7 +118,7 @@ impl FileUses {
     ///
     /// # Errors
     /// One has.
-    pub fn check(&self) -> anyhow::Result<()> {
+    pub(crate) fn check(&self) -> anyhow::Result<()> {
         for (n, written) in self.written.iter().enumerate() {
             let others = self.written.get(n + 1..).unwrap_or_default();
             for other in self.read.iter().chain(others) {

@@ -13,7 +13,7 @@ use vbts_vmm::config::GuestConfig;
 
 /// Arguments of `vbts guest`.
 #[derive(Debug, Args)]
-pub struct GuestArgs {
+pub(crate) struct GuestArgs {
     /// A guest's configuration ([`GuestConfig`]) as JSON
     pub config: PathBuf,
 }
@@ -22,7 +22,7 @@ pub struct GuestArgs {
 ///
 /// # Errors
 /// See [`Failure`].
-pub fn main(args: &GuestArgs) -> Result<u8, Failure> {
+pub(crate) fn main(args: &GuestArgs) -> Result<u8, Failure> {
     let path = args.config.display();
     let text = std::fs::read(&args.config).with_context(|| format!("Cannot read {path}"))?;
     let guest: GuestConfig = serde_json::from_slice(&text)

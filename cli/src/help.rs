@@ -55,7 +55,7 @@ const COMMANDS: [&str; 8] = [
 
 /// Arguments of `vbts help`.
 #[derive(Debug, Args)]
-pub struct HelpArgs {
+pub(crate) struct HelpArgs {
     /// The command or the topic (default: the help of vbts, and the names of the topics)
     #[arg(value_name = "TOPIC", value_parser = parser())]
     pub topic: Option<String>,
@@ -65,7 +65,7 @@ pub struct HelpArgs {
 ///
 /// # Errors
 /// The text cannot be written.
-pub fn main(args: &HelpArgs) -> Result<u8, Failure> {
+pub(crate) fn main(args: &HelpArgs) -> Result<u8, Failure> {
     match args.topic.as_deref() {
         None => {
             show(&["vbts", "--help"]);

@@ -21,6 +21,8 @@
 //! assert_eq!(vbts_cli::main(args), 125);
 //! ```
 
+#![warn(unreachable_pub)]
+
 mod completions;
 mod file_uses;
 mod filters;

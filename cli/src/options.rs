@@ -16,7 +16,7 @@ use vbts_vmm::config::{
 use vbts_vmm::memory::Size;
 
 /// The end of the help texts of commands that start a guest.
-pub const EXIT_STATUS: &str = "\
+pub(crate) const EXIT_STATUS: &str = "\
 Exit status:
   that of the guest's command, or 128+n if signal n killed it; also
   124  --timeout was reached
@@ -29,7 +29,7 @@ If the guest's command itself ends with one of these, a line on standard error s
 /// Machine options.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Machine options")]
-pub struct MachineArgs {
+pub(crate) struct MachineArgs {
     /// What executes the guest's instructions
     #[arg(long, value_parser = named::<Accelerator>(), value_name = "ACCEL", default_value = default_of::<Accelerator>())]
     pub accel: Accelerator,
@@ -85,7 +85,7 @@ pub struct MachineArgs {
 impl MachineArgs {
     /// The configuration of these options. The processor is `default_model` unless `--cpu` names
     /// another one.
-    pub fn config(&self, default_model: &str) -> MachineConfig {
+    pub(crate) fn config(&self, default_model: &str) -> MachineConfig {
         MachineConfig {
             accelerator: self.accel,
             kvm_unchecked: self.kvm_unchecked,
@@ -111,18 +111,18 @@ impl MachineArgs {
 }
 
 /// A type whose values are chosen by name.
-pub trait Named: Clone + Send + Sync + 'static {
+pub(crate) trait Named: Clone + Send + Sync + 'static {
     /// All values in the order of the help, with their names and their help.
     const ALL: &'static [(Self, &'static str, &'static str)];
 }
 
 /// The parser of an option whose value is a `T`.
-pub fn named<T: Named>() -> impl TypedValueParser<Value = T> {
+pub(crate) fn named<T: Named>() -> impl TypedValueParser<Value = T> {
     one_of(T::ALL.to_vec())
 }
 
 /// The parser of an option that has one of these values, each with its name and its help.
-pub fn one_of<T: Clone + Send + Sync + 'static>(
+pub(crate) fn one_of<T: Clone + Send + Sync + 'static>(
     values: Vec<(T, &'static str, &'static str)>,
 ) -> impl TypedValueParser<Value = T> {
     let names = values
@@ -137,13 +137,13 @@ pub fn one_of<T: Clone + Send + Sync + 'static>(
 }
 
 /// The name of a value.
-pub fn name_of<T: Named + PartialEq>(value: &T) -> &'static str {
+pub(crate) fn name_of<T: Named + PartialEq>(value: &T) -> &'static str {
     let found = T::ALL.iter().find(|(other, ..)| other == value);
     found.map_or("", |(_, name, _)| name)
 }
 
 /// The name of the default value of a `T`.
-pub fn default_of<T: Named + Default + PartialEq>() -> &'static str {
+pub(crate) fn default_of<T: Named + Default + PartialEq>() -> &'static str {
     name_of(&T::default())
 }
 
@@ -258,7 +258,7 @@ pub(super) fn network(text: &str) -> Result<NetworkConfig, String> {
 }
 
 /// Starts reporting to standard error at `level`.
-pub fn start_logging(level: LogLevel) {
+pub(crate) fn start_logging(level: LogLevel) {
     use tracing_subscriber::filter::LevelFilter;
     let level = match level {
         LogLevel::Off => LevelFilter::OFF,

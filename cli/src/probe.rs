@@ -18,7 +18,7 @@ use vbts_vmm::kvm::passthrough::NoPassThrough;
 
 /// Arguments of `vbts probe`.
 #[derive(Debug, Args)]
-pub struct ProbeArgs {
+pub(crate) struct ProbeArgs {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
@@ -31,7 +31,7 @@ const MEASURE: Duration = Duration::from_millis(50);
 ///
 /// # Errors
 /// The software CPU cannot run, or standard output cannot be written.
-pub fn main(args: &ProbeArgs) -> Result<u8, Failure> {
+pub(crate) fn main(args: &ProbeArgs) -> Result<u8, Failure> {
     let findings = Findings::new(&mut ThisHost::new(Path::new(device::DEVICE), MEASURE))?;
     let report = if args.json {
         format!("{}\n", findings.json())

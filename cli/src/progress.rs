@@ -10,7 +10,7 @@ const TICK: Duration = Duration::from_millis(250);
 
 /// Shows progress as `template` says, if standard error is a terminal and the output that is
 /// `elsewhere` does not go there. A template with a spinner moves by itself.
-pub fn progress(template: &str, elsewhere: bool) -> ProgressBar {
+pub(crate) fn progress(template: &str, elsewhere: bool) -> ProgressBar {
     if !elsewhere || !stderr().is_terminal() {
         return ProgressBar::hidden();
     }

@@ -15,7 +15,7 @@ use vbts_vmm::console::Console;
 const READER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The failure of a run that `event` ends. `limit` is the time limit.
-pub fn failure(event: Event, limit: Option<Duration>) -> Failure {
+pub(crate) fn failure(event: Event, limit: Option<Duration>) -> Failure {
     match event {
         Event::Timeout => Failure::Timeout {
             after: limit.unwrap_or_default(),
@@ -27,7 +27,7 @@ pub fn failure(event: Event, limit: Option<Duration>) -> Failure {
 
 /// Finishes the trace of a run that failed so, as far as its thread has got it. It prints the
 /// summary if it `reports`.
-pub fn finish_trace(writer: &Writer, terminal: &Restorer, failure: &Failure, reports: bool) {
+pub(crate) fn finish_trace(writer: &Writer, terminal: &Restorer, failure: &Failure, reports: bool) {
     let end = RunEnd::of_failure(failure);
     let (summary, error) = writer.finish(end, false, failure.is_interruption());
     terminal.restore();
@@ -39,7 +39,7 @@ pub fn finish_trace(writer: &Writer, terminal: &Restorer, failure: &Failure, rep
 }
 
 /// Writes the last line of the console, unless the stuck thread does that.
-pub fn flush_console(console: &Shared<Console>, alarm: &Alarm) {
+pub(crate) fn flush_console(console: &Shared<Console>, alarm: &Alarm) {
     alarm.set_timer(Some(READER_TIMEOUT));
     if let Ok(mut console) = console.try_lock() {
         console.flush();
@@ -47,7 +47,7 @@ pub fn flush_console(console: &Shared<Console>, alarm: &Alarm) {
 }
 
 /// Ends the process with this failure.
-pub fn end(failure: &Failure) {
+pub(crate) fn end(failure: &Failure) {
     say("a thread that runs the guest does not answer; another one has ended the run");
     failure.report();
     std::process::exit(failure.status().into())
@@ -55,7 +55,7 @@ pub fn end(failure: &Failure) {
 
 /// Ends the process although the functions above have not: the stuck thread holds a lock that one
 /// of them needs. The trace or the recording may have no end.
-pub fn give_up(event: Event) {
+pub(crate) fn give_up(event: Event) {
     let message = b"vbts: a thread that runs the guest does not answer, and holds up the end of \
         the output: that may be incomplete\n";
     // Not through `std`, which locks standard error.

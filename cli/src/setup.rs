@@ -18,7 +18,7 @@ const MARK: &str = "from-vbts-setup";
 
 /// Arguments of `vbts setup`.
 #[derive(Debug, Args)]
-pub struct SetupArgs {
+pub(crate) struct SetupArgs {
     /// Directory with the sources of vbts
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub source: PathBuf,
@@ -34,7 +34,7 @@ pub struct SetupArgs {
 ///
 /// # Errors
 /// The files cannot be built, installed or removed.
-pub fn main(args: &SetupArgs) -> Result<u8, Failure> {
+pub(crate) fn main(args: &SetupArgs) -> Result<u8, Failure> {
     let directory = vbts_guest_files::installation(args.arch);
     if args.remove {
         remove(&directory)?;

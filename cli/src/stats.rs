@@ -8,7 +8,7 @@ use vbts_vmm::machine::Machine;
 
 /// Prints how many instructions `machine` has executed and for what, and how the host time `all`
 /// was spent. `writing` is the time of the thread that writes the trace.
-pub fn print(machine: &Machine, writing: Duration, all: Duration) {
+pub(crate) fn print(machine: &Machine, writing: Duration, all: Duration) {
     let usage = machine.usage();
     let total = usage.instructions();
     say(format_args!(

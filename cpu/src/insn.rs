@@ -66,11 +66,11 @@ pub mod seg {
 /// parameter of that code.
 pub(crate) mod operand {
     /// No operand: all are read from the register file.
-    pub const NONE: u8 = 0;
+    pub(crate) const NONE: u8 = 0;
     /// The first register of a register form, or the base of a memory form.
-    pub const FIRST: u8 = 1;
+    pub(crate) const FIRST: u8 = 1;
     /// The second register of a register form, or the index of a memory form.
-    pub const SECOND: u8 = 2;
+    pub(crate) const SECOND: u8 = 2;
 }
 
 /// The default operand and address size of code: the L and D flags of its segment.

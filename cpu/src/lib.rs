@@ -78,6 +78,8 @@
 //! nothing: it computes first, stores to memory next, and commits registers and flags last, so that
 //! a faulting instruction can be restarted (SDM Vol. 3A 6.5).
 
+#![warn(unreachable_pub)]
+
 pub mod backend;
 mod decode;
 pub mod engine;

@@ -81,6 +81,8 @@
 //! puts the device into it, or returns a [`StateError`] if the device never has such a state.
 //! Levels of interrupt lines follow from the states and are not stored.
 
+#![warn(unreachable_pub)]
+
 mod bus;
 pub mod disk;
 mod dma;

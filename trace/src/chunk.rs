@@ -9,44 +9,44 @@ use crate::branches::MAX_RUN;
 
 /// What a file begins with, before the version (32 bits, little-endian). As in PNG, the first byte
 /// shows that the file is no text, and the last two show a change of line ends.
-pub const MAGIC: [u8; 8] = *b"\x93BTRC\r\n\0";
+pub(crate) const MAGIC: [u8; 8] = *b"\x93BTRC\r\n\0";
 /// Version of the format.
-pub const VERSION: u32 = 4;
+pub(crate) const VERSION: u32 = 4;
 /// What a complete file ends with, after the offset of its index (64 bits, little-endian).
-pub const END_MAGIC: [u8; 8] = *b"BTRCend\n";
+pub(crate) const END_MAGIC: [u8; 8] = *b"BTRCend\n";
 /// Size of the end of a complete file in bytes.
-pub const TRAILER: usize = 16;
+pub(crate) const TRAILER: usize = 16;
 
 /// Maximum size of a part in bytes, before its compression.
-pub const MAX_PLAIN: usize = 64 << 20;
+pub(crate) const MAX_PLAIN: usize = 64 << 20;
 
 /// Maximum size in bytes of a part that is JSON: what it becomes in memory is 20 times as large.
-pub const MAX_JSON: usize = 8 << 20;
+pub(crate) const MAX_JSON: usize = 8 << 20;
 /// Bytes that an event can have.
-pub const MAX_EVENT: usize = 32 << 20;
+pub(crate) const MAX_EVENT: usize = 32 << 20;
 /// Branches that a block can have: one run of right predictions has to say all of them.
-pub const MAX_BRANCHES: u64 = MAX_RUN;
+pub(crate) const MAX_BRANCHES: u64 = MAX_RUN;
 /// Blocks that a file can have.
-pub const MAX_BLOCKS: usize = 1 << 22;
+pub(crate) const MAX_BLOCKS: usize = 1 << 22;
 
 /// Size of a header in bytes.
-pub const HEADER: usize = 16;
+pub(crate) const HEADER: usize = 16;
 
 /// Level of zstd: the codec leaves little for a higher one, which takes twice the time and more.
 const LEVEL: i32 = 1;
 
 /// Kinds of parts. A reader ignores others.
-pub mod kind {
+pub(crate) mod kind {
     /// [`crate::Run`] as JSON; the first part.
-    pub const RUN: u8 = 1;
+    pub(crate) const RUN: u8 = 1;
     /// The events of a block, and the number of its branches.
-    pub const EVENTS: u8 = 2;
+    pub(crate) const EVENTS: u8 = 2;
     /// The branches of the block whose events precede it.
-    pub const BRANCHES: u8 = 3;
+    pub(crate) const BRANCHES: u8 = 3;
     /// [`crate::Summary`] as JSON.
-    pub const SUMMARY: u8 = 4;
+    pub(crate) const SUMMARY: u8 = 4;
     /// Where the blocks are; the last part.
-    pub const INDEX: u8 = 5;
+    pub(crate) const INDEX: u8 = 5;
 }
 
 const PLAIN: u8 = 0;
@@ -54,7 +54,7 @@ const ZSTD: u8 = 1;
 
 /// A part's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Header {
+pub(crate) struct Header {
     /// The kind.
     pub kind: u8,
     compression: u8,
@@ -88,7 +88,7 @@ impl Header {
     ///
     /// # Errors
     /// There are no 16 bytes, or they are no header.
-    pub fn read<R: Read>(input: &mut R) -> Result<Self, Error> {
+    pub(crate) fn read<R: Read>(input: &mut R) -> Result<Self, Error> {
         let mut bytes = [0; HEADER];
         input.read_exact(&mut bytes)?;
         let word = |at: usize| {
@@ -111,7 +111,7 @@ impl Header {
     ///
     /// # Errors
     /// It is damaged, or the file ends.
-    pub fn read_part<R: Read>(self, input: &mut R) -> Result<Vec<u8>, Error> {
+    pub(crate) fn read_part<R: Read>(self, input: &mut R) -> Result<Vec<u8>, Error> {
         let mut stored = Vec::new();
         input.take(self.stored.into()).read_to_end(&mut stored)?;
         if stored.len() != self.stored as usize || self.checksum(&stored) != self.checksum {
@@ -132,7 +132,7 @@ impl Header {
 ///
 /// # Errors
 /// It is of another kind, it is damaged, or the file ends.
-pub fn read_kind<R: Read>(input: &mut R, kind: u8) -> Result<Vec<u8>, Error> {
+pub(crate) fn read_kind<R: Read>(input: &mut R, kind: u8) -> Result<Vec<u8>, Error> {
     let header = Header::read(input)?;
     if header.kind != kind {
         return Err(Error::Damaged);
@@ -144,7 +144,7 @@ pub fn read_kind<R: Read>(input: &mut R, kind: u8) -> Result<Vec<u8>, Error> {
 ///
 /// # Errors
 /// As [`read_kind`], or it is larger than [`MAX_JSON`].
-pub fn read_json<R: Read, T: DeserializeOwned>(input: &mut R, kind: u8) -> Result<T, Error> {
+pub(crate) fn read_json<R: Read, T: DeserializeOwned>(input: &mut R, kind: u8) -> Result<T, Error> {
     let header = Header::read(input)?;
     if header.kind != kind || header.plain as usize > MAX_JSON {
         return Err(Error::Damaged);
@@ -156,13 +156,13 @@ pub fn read_json<R: Read, T: DeserializeOwned>(input: &mut R, kind: u8) -> Resul
 ///
 /// # Errors
 /// It is damaged, or has another size.
-pub fn decompress(frame: &[u8], size: usize) -> Result<Vec<u8>, Error> {
+pub(crate) fn decompress(frame: &[u8], size: usize) -> Result<Vec<u8>, Error> {
     let bytes = zstd::bulk::decompress(frame, size).map_err(|_| Error::Damaged)?;
     (bytes.len() == size).then_some(bytes).ok_or(Error::Damaged)
 }
 
 /// Writes parts.
-pub struct Parts<W> {
+pub(crate) struct Parts<W> {
     /// Where to.
     pub output: W,
     /// Bytes so far.
@@ -184,7 +184,7 @@ impl<W: Write> Parts<W> {
     ///
     /// # Errors
     /// There is no memory for zstd.
-    pub fn new(output: W) -> Result<Self, Error> {
+    pub(crate) fn new(output: W) -> Result<Self, Error> {
         Ok(Self {
             output,
             position: 0,
@@ -196,7 +196,7 @@ impl<W: Write> Parts<W> {
     ///
     /// # Errors
     /// The output fails.
-    pub fn write_all(&mut self, bytes: &[u8]) -> Result<(), Error> {
+    pub(crate) fn write_all(&mut self, bytes: &[u8]) -> Result<(), Error> {
         self.output.write_all(bytes)?;
         self.position += bytes.len() as u64;
         Ok(())
@@ -206,7 +206,7 @@ impl<W: Write> Parts<W> {
     ///
     /// # Errors
     /// The output fails, or the part is larger than [`MAX_PLAIN`].
-    pub fn write(&mut self, kind: u8, plain: &[u8]) -> Result<(), Error> {
+    pub(crate) fn write(&mut self, kind: u8, plain: &[u8]) -> Result<(), Error> {
         if plain.len() > MAX_PLAIN {
             return Err(Error::TooLarge(plain.len()));
         }

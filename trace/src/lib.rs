@@ -36,6 +36,7 @@
 //! ```
 
 #![forbid(unsafe_code)]
+#![warn(unreachable_pub)]
 
 mod branches;
 mod chunk;

@@ -5,7 +5,7 @@ use crate::Error;
 
 /// Appends `value`, in 1 to 10 bytes.
 #[inline]
-pub fn push(out: &mut Vec<u8>, mut value: u64) {
+pub(crate) fn push(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
         value >>= 7;
@@ -15,19 +15,19 @@ pub fn push(out: &mut Vec<u8>, mut value: u64) {
 
 /// Appends a signed number.
 #[inline]
-pub fn push_signed(out: &mut Vec<u8>, value: i64) {
+pub(crate) fn push_signed(out: &mut Vec<u8>, value: i64) {
     push(out, (value << 1 ^ value >> 63).cast_unsigned());
 }
 
 /// Appends the length of `bytes`, and the bytes.
-pub fn push_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+pub(crate) fn push_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     push(out, bytes.len() as u64);
     out.extend_from_slice(bytes);
 }
 
 /// Reads numbers and bytes from the front of a slice.
 #[derive(Debug, Clone, Copy)]
-pub struct Cursor<'a>(pub &'a [u8]);
+pub(crate) struct Cursor<'a>(pub &'a [u8]);
 
 impl<'a> Cursor<'a> {
     /// Reads a number.
@@ -35,7 +35,7 @@ impl<'a> Cursor<'a> {
     /// # Errors
     /// The bytes end, or the number has more than 64 bits.
     #[inline]
-    pub fn number(&mut self) -> Result<u64, Error> {
+    pub(crate) fn number(&mut self) -> Result<u64, Error> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {
             let (&byte, rest) = self.0.split_first().ok_or(Error::Damaged)?;
@@ -57,7 +57,7 @@ impl<'a> Cursor<'a> {
     /// # Errors
     /// As [`Cursor::number`].
     #[inline]
-    pub fn signed(&mut self) -> Result<i64, Error> {
+    pub(crate) fn signed(&mut self) -> Result<i64, Error> {
         let value = self.number()?;
         Ok((value >> 1).cast_signed() ^ -(value & 1).cast_signed())
     }
@@ -66,7 +66,7 @@ impl<'a> Cursor<'a> {
     ///
     /// # Errors
     /// As [`Cursor::number`], or it has more bits.
-    pub fn word(&mut self) -> Result<u32, Error> {
+    pub(crate) fn word(&mut self) -> Result<u32, Error> {
         u32::try_from(self.number()?).map_err(|_| Error::Damaged)
     }
 
@@ -74,7 +74,7 @@ impl<'a> Cursor<'a> {
     ///
     /// # Errors
     /// There are fewer.
-    pub fn take(&mut self, count: u64) -> Result<&'a [u8], Error> {
+    pub(crate) fn take(&mut self, count: u64) -> Result<&'a [u8], Error> {
         let count = usize::try_from(count).map_err(|_| Error::Damaged)?;
         let (bytes, rest) = self.0.split_at_checked(count).ok_or(Error::Damaged)?;
         self.0 = rest;
@@ -85,7 +85,7 @@ impl<'a> Cursor<'a> {
     ///
     /// # Errors
     /// There are fewer.
-    pub fn bytes(&mut self) -> Result<&'a [u8], Error> {
+    pub(crate) fn bytes(&mut self) -> Result<&'a [u8], Error> {
         let count = self.number()?;
         self.take(count)
     }

@@ -275,11 +275,14 @@ mod os_path {
 
     use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
 
-    pub fn serialize<S: Serializer>(path: impl AsRef<Path>, to: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(
+        path: impl AsRef<Path>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
         AsRef::<OsStr>::as_ref(path.as_ref()).serialize(to)
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {
         OsString::deserialize(from).map(PathBuf::from)
     }
 }
@@ -291,11 +294,16 @@ mod optional_os_path {
 
     use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
 
-    pub fn serialize<S: Serializer>(path: &Option<PathBuf>, to: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(
+        path: &Option<PathBuf>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
         path.as_deref().map(Path::as_os_str).serialize(to)
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<PathBuf>, D::Error> {
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<PathBuf>, D::Error> {
         Ok(Option::<OsString>::deserialize(from)?.map(PathBuf::from))
     }
 }
@@ -305,11 +313,11 @@ mod mac_address {
     use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
     use vbts_devices::virtio::net::MacAddress;
 
-    pub fn serialize<S: Serializer>(address: &MacAddress, to: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(address: &MacAddress, to: S) -> Result<S::Ok, S::Error> {
         to.collect_str(address)
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<MacAddress, D::Error> {
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<MacAddress, D::Error> {
         String::deserialize(from)?.parse().map_err(D::Error::custom)
     }
 }

@@ -67,6 +67,8 @@
 //! | [`memory`] | guest RAM |
 //! | [`layout`] | addresses |
 
+#![warn(unreachable_pub)]
+
 pub mod accel;
 pub mod board;
 pub mod boot;

@@ -18,7 +18,7 @@ const LIMIT: u64 = 64 << 20;
 
 /// The file. Nothing is written any more after an error, or when it is full.
 #[derive(Debug)]
-pub struct PerfMap<W: Write> {
+pub(crate) struct PerfMap<W: Write> {
     /// For messages.
     path: PathBuf,
     out: Option<BufWriter<W>>,
@@ -31,7 +31,7 @@ impl PerfMap<File> {
     ///
     /// # Errors
     /// It cannot be made, or belongs to another user.
-    pub fn create() -> anyhow::Result<Self> {
+    pub(crate) fn create() -> anyhow::Result<Self> {
         let path = Path::new(DIRECTORY).join(format!("perf-{}.map", std::process::id()));
         // That of an earlier process. Every user can make a symbolic link there.
         let _ = remove_file(&path);

@@ -29,7 +29,7 @@ struct Started {
 }
 
 /// The counts of a trace, and what `W` has seen in it.
-pub struct Counted<W = ()> {
+pub(super) struct Counted<W = ()> {
     /// The counts.
     pub profile: Loaded<W>,
     /// The command that was traced.
@@ -40,7 +40,7 @@ pub struct Counted<W = ()> {
 
 impl Counted {
     /// The coverage of the source files that the options select.
-    pub fn coverage(&mut self) -> Coverage {
+    pub(super) fn coverage(&mut self) -> Coverage {
         let coverage = vbts_analysis::coverage(&mut self.profile, &self.selection);
         if coverage.left_out > 0 {
             say("the debugging information is too large: some source lines are missing");
@@ -59,7 +59,7 @@ impl Counted {
 ///
 /// # Errors
 /// The trace is damaged, or the output fails.
-pub fn counted(
+pub(super) fn counted(
     args: &ReportArgs,
     output: Output,
     answer: impl FnOnce(&mut Counted, &mut Out<'_>) -> io::Result<()>,
@@ -71,7 +71,7 @@ pub fn counted(
 ///
 /// # Errors
 /// As [`counted`], or no code of the file was executed.
-pub fn of_module(
+pub(super) fn of_module(
     args: &ReportArgs,
     output: Output,
     answer: impl FnOnce(&mut Loaded, u32, &mut Out<'_>) -> io::Result<()>,
@@ -90,7 +90,7 @@ pub fn of_module(
 ///
 /// # Errors
 /// The trace is damaged, or the output fails.
-pub fn watched<W: Watch>(
+pub(super) fn watched<W: Watch>(
     args: &ReportArgs,
     output: Output,
     watch: W,
@@ -134,7 +134,7 @@ fn found<W: Watch, T>(
 ///
 /// # Errors
 /// The trace is damaged, or the output fails.
-pub fn perf(args: &ReportArgs, output: Output) -> Result<(), Failure> {
+pub(super) fn perf(args: &ReportArgs, output: Output) -> Result<(), Failure> {
     let (mut report, started) = Report::start(args, output)?;
     let (trace, files) = started.source.read()?;
     report.perf(trace, files)
@@ -144,7 +144,7 @@ pub fn perf(args: &ReportArgs, output: Output) -> Result<(), Failure> {
 ///
 /// # Errors
 /// There is one trace, one is damaged, or the output fails.
-pub fn diff(args: &ReportArgs, output: Output) -> Result<(), Failure> {
+pub(super) fn diff(args: &ReportArgs, output: Output) -> Result<(), Failure> {
     if args.other.is_none() {
         return Err(anyhow!("diff needs two traces: FILE and OTHER").into());
     }
@@ -176,7 +176,7 @@ fn no_code(name: &str) -> String {
 }
 
 /// The number of rows that `args` select.
-pub fn limit(args: &ReportArgs) -> usize {
+pub(super) fn limit(args: &ReportArgs) -> usize {
     args.limit.unwrap_or(LIMIT)
 }
 

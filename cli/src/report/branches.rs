@@ -27,7 +27,7 @@ use vbts_vmm::config::SandboxMode;
 
 /// The form in which branches are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shown {
+pub(super) enum Shown {
     /// As text, with names.
     Text,
     /// As JSON.
@@ -40,7 +40,7 @@ pub enum Shown {
 ///
 /// # Errors
 /// The trace is damaged, or the output fails.
-pub fn show(shown: Shown, args: &ReportArgs, output: Output) -> Result<(), Failure> {
+pub(super) fn show(shown: Shown, args: &ReportArgs, output: Output) -> Result<(), Failure> {
     let file = TraceFile::open(args, &args.file)?;
     let mut symbols = Symbolizer::new(open_root(args)?, Path::new("/"));
     let kernel = Kernel::find(args);

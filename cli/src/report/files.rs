@@ -26,7 +26,7 @@ use vbts_vmm::config::SandboxMode;
 const NAMED: usize = 4;
 
 /// A trace that is open.
-pub struct TraceFile {
+pub(super) struct TraceFile {
     file: File,
     name: String,
     traced: SystemTime,
@@ -109,7 +109,7 @@ impl TraceFile {
     ///
     /// # Errors
     /// It cannot be opened, or the host starts no process that reads symbols.
-    pub fn open(args: &ReportArgs, path: &Path) -> Result<Self, Failure> {
+    pub(super) fn open(args: &ReportArgs, path: &Path) -> Result<Self, Failure> {
         let name = path.display().to_string();
         let file = File::open(path).with_context(|| format!("Cannot open {name}"))?;
         let traced = file.metadata().and_then(|metadata| metadata.modified());
@@ -125,7 +125,7 @@ impl TraceFile {
     ///
     /// # Errors
     /// It is no trace, or cannot be read, or filtered.
-    pub fn read(self) -> Result<Trace, Failure> {
+    pub(super) fn read(self) -> Result<Trace, Failure> {
         let cannot_read = || format!("Cannot read {}", self.name);
         let reader = Reader::new(BufReader::new(self.file)).with_context(cannot_read);
         let mut reader = reader?;
@@ -153,7 +153,7 @@ impl TraceFile {
 }
 
 /// A trace.
-pub struct Trace {
+pub(super) struct Trace {
     /// The trace.
     pub reader: Reader<BufReader<File>>,
     /// It has only what the filters have left.
@@ -169,7 +169,7 @@ impl Trace {
     ///
     /// # Errors
     /// The trace cannot be read.
-    pub fn range(&mut self, args: &ReportArgs) -> Result<Range<u64>, Failure> {
+    pub(super) fn range(&mut self, args: &ReportArgs) -> Result<Range<u64>, Failure> {
         if self.is_filtered {
             return Ok(0..self.reader.records());
         }
@@ -182,13 +182,13 @@ impl Trace {
 ///
 /// # Errors
 /// It cannot be opened.
-pub fn open_root(args: &ReportArgs) -> Result<Root, Failure> {
+pub(super) fn open_root(args: &ReportArgs) -> Result<Root, Failure> {
     let root = Root::open(&args.root);
     Ok(root.with_context(|| format!("--root: cannot open {}", args.root.display()))?)
 }
 
 /// A trace whose code is read, too.
-pub struct Source {
+pub(super) struct Source {
     trace: TraceFile,
     kernel: Kernel,
     symbols: FileSymbols,
@@ -200,7 +200,7 @@ impl Source {
     ///
     /// # Errors
     /// It cannot be opened, or the host starts no process that reads symbols.
-    pub fn open(args: &ReportArgs, path: &Path) -> Result<Self, Failure> {
+    pub(super) fn open(args: &ReportArgs, path: &Path) -> Result<Self, Failure> {
         let confined = args.sandbox != SandboxMode::Off;
         let symbols = FileSymbols::new(open_root(args)?, &mut own_program(), confined);
         Ok(Self {
@@ -215,7 +215,7 @@ impl Source {
     ///
     /// # Errors
     /// It is no trace, or there is no kernel.
-    pub fn read(self) -> Result<(Trace, CodeFiles), Failure> {
+    pub(super) fn read(self) -> Result<(Trace, CodeFiles), Failure> {
         let traced = self.trace.traced;
         let trace = self.trace.read()?;
         let run = trace.reader.run();
@@ -235,7 +235,7 @@ impl Source {
 
 /// Says which of the mapped files could not be used. Each message begins with `of`. The texts are
 /// for a file that has changed since the trace, and for another one.
-pub fn say_file_problems(of: &str, files: &MappedFiles, changed: &str, replaced: &str) {
+pub(super) fn say_file_problems(of: &str, files: &MappedFiles, changed: &str, replaced: &str) {
     for (problem, message) in [
         (Problem::Changed, changed),
         (Problem::Replaced, replaced),
@@ -249,7 +249,7 @@ pub fn say_file_problems(of: &str, files: &MappedFiles, changed: &str, replaced:
 }
 
 /// Says what is true of some files, and names the first of them. Each message begins with `of`.
-pub fn say_files<'a>(of: &str, names: impl Iterator<Item = &'a str>, message: &str) {
+pub(super) fn say_files<'a>(of: &str, names: impl Iterator<Item = &'a str>, message: &str) {
     let names: Vec<&str> = names.collect();
     let more = names.len().saturating_sub(NAMED);
     for name in names.iter().take(NAMED) {
@@ -261,7 +261,7 @@ pub fn say_files<'a>(of: &str, names: impl Iterator<Item = &'a str>, message: &s
 }
 
 /// Says for which files names are missing. The message begins with `of`.
-pub fn say_unnamed(of: &str, unnamed: &Unnamed) {
+pub(super) fn say_unnamed(of: &str, unnamed: &Unnamed) {
     if !unnamed.is_empty() {
         say(format_args!("{of}names are missing of {unnamed}"));
     }
@@ -272,7 +272,7 @@ pub fn say_unnamed(of: &str, unnamed: &Unnamed) {
 ///
 /// # Errors
 /// The trace cannot be read, or is damaged.
-pub fn name_files(
+pub(super) fn name_files(
     symbols: &mut Symbolizer,
     reader: &mut Reader<BufReader<File>>,
     traced: SystemTime,

@@ -14,10 +14,10 @@ use vbts_symbols::elf::build_id;
 use vbts_symbols::elf::digits;
 
 /// What follows if there is no kernel for the names of a trace.
-pub const NO_KERNEL_NAMES: &str = "the kernel's addresses have no names";
+pub(super) const NO_KERNEL_NAMES: &str = "the kernel's addresses have no names";
 
 /// The guest's kernel, as far as the command line says which one it is.
-pub struct Kernel {
+pub(super) struct Kernel {
     is_given: bool,
     path: Result<PathBuf, Failure>,
     /// The file at `path`, if that is ELF.
@@ -26,7 +26,7 @@ pub struct Kernel {
 
 impl Kernel {
     /// Opens the kernel of `args`, or the default one.
-    pub fn find(args: &ReportArgs) -> Self {
+    pub(super) fn find(args: &ReportArgs) -> Self {
         let path = vbts_guest_files::kernel(args.kernel.as_deref(), Api::New, Arch::X86_64);
         Self {
             is_given: args.kernel.is_some(),
@@ -40,7 +40,11 @@ impl Kernel {
     ///
     /// # Errors
     /// There is no kernel.
-    pub fn of(self, run: &Run, what_follows: &str) -> Result<Option<(PathBuf, File)>, Failure> {
+    pub(super) fn of(
+        self,
+        run: &Run,
+        what_follows: &str,
+    ) -> Result<Option<(PathBuf, File)>, Failure> {
         let own = self.path.as_ref().ok().cloned();
         // It may be outside of what this process can open by now.
         let open = |path: &PathBuf| match &self.file {

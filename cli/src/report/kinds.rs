@@ -17,7 +17,7 @@ const LEAST: f64 = 0.5;
 
 /// A report.
 #[derive(Debug)]
-pub struct Kind {
+pub(crate) struct Kind {
     /// Name on the command line.
     pub name: &'static str,
     /// Contents, for the help text.
@@ -30,7 +30,7 @@ pub struct Kind {
 
 /// An option or an argument that only some reports have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Opt {
+pub(crate) enum Opt {
     /// `--function NAME`
     Function,
     /// `--json`
@@ -57,7 +57,7 @@ use Opt::{Function, Json, Least, Limit, Module, Other, Processor, Sched, Source,
 
 impl Opt {
     /// Name on the command line.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Function => "--function",
             Json => "--json",
@@ -147,13 +147,13 @@ fn by(by: By, args: &ReportArgs, output: Output) -> Result<(), Failure> {
 }
 
 /// The parser of a report's name.
-pub fn kind() -> impl TypedValueParser<Value = &'static Kind> {
+pub(crate) fn kind() -> impl TypedValueParser<Value = &'static Kind> {
     let all = KINDS.iter().map(|kind| (kind, kind.name, kind.title));
     one_of(all.collect())
 }
 
 /// The reports that have an option.
-pub fn with(option: Opt) -> impl Iterator<Item = &'static Kind> {
+pub(super) fn with(option: Opt) -> impl Iterator<Item = &'static Kind> {
     KINDS
         .iter()
         .filter(move |kind| kind.options.contains(&option))

@@ -28,7 +28,7 @@ use vbts_trace::Reader;
 use super::file_uses::FileUses;
 use super::filters::FilterArgs;
 use super::options::{default_of, named, seconds};
-pub use kinds::{Kind, Opt, kind};
+pub(crate) use kinds::{Kind, Opt, kind};
 use vbts_host::exit::Failure;
 use vbts_vmm::config::SandboxMode;
 
@@ -45,7 +45,7 @@ A report that is not complete leaves no part of itself in the file that --output
 /// Arguments of `vbts report`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = EXIT_STATUS)]
-pub struct ReportArgs {
+pub(crate) struct ReportArgs {
     /// What to show: what `vbts trace` prints in this format
     #[arg(value_parser = kind())]
     pub what: &'static Kind,
@@ -119,7 +119,7 @@ pub struct ReportArgs {
 ///
 /// # Errors
 /// The file is no trace or is damaged, or the output fails.
-pub fn main(args: &ReportArgs) -> Result<u8, Failure> {
+pub(crate) fn main(args: &ReportArgs) -> Result<u8, Failure> {
     let mut uses = FileUses::default();
     uses.reads("FILE", &args.file);
     if let Some(other) = &args.other {
@@ -144,7 +144,7 @@ const TIMEOUT: Duration = Duration::from_secs(3600);
 
 impl ReportArgs {
     /// The report `what` of the trace in `file`, without options.
-    pub fn new(what: &'static Kind, file: PathBuf) -> Self {
+    pub(crate) fn new(what: &'static Kind, file: PathBuf) -> Self {
         Self {
             what,
             file,

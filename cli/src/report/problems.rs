@@ -8,7 +8,7 @@ use vbts_trace::profile::{Counts, Watch};
 use super::files::{say_file_problems, say_files, say_unnamed};
 
 /// Says what the answer lacks. Each message begins with `of`.
-pub fn say_problems<W: Watch>(profile: &mut Loaded<W>, of: &str) {
+pub(super) fn say_problems<W: Watch>(profile: &mut Loaded<W>, of: &str) {
     let Counts {
         no_code,
         gaps,

@@ -61,7 +61,7 @@ impl Destination {
 ///
 /// # Errors
 /// The output cannot be opened, or a signal or the time limit has ended the report.
-pub fn run(
+pub(super) fn run(
     path: Option<&Path>,
     limit: Duration,
     work: impl FnOnce(Output) -> Result<u8, Failure>,
@@ -120,7 +120,7 @@ fn finish(outcome: Result<u8, Failure>) -> ! {
 ///
 /// # Errors
 /// The host cannot confine it.
-pub fn restrict_files(mode: SandboxMode, root: &Path) -> Result<(), Failure> {
+pub(super) fn restrict_files(mode: SandboxMode, root: &Path) -> Result<(), Failure> {
     sandbox::limit(Resource::Data, MAX_MEMORY).context("Cannot limit memory")?;
     if mode == SandboxMode::Off {
         return Ok(());
@@ -138,7 +138,7 @@ pub fn restrict_files(mode: SandboxMode, root: &Path) -> Result<(), Failure> {
 ///
 /// # Errors
 /// The host cannot filter system calls.
-pub fn restrict_calls(mode: SandboxMode) -> Result<(), Failure> {
+pub(super) fn restrict_calls(mode: SandboxMode) -> Result<(), Failure> {
     match mode {
         SandboxMode::Off => Ok(()),
         _ => Sandbox::for_reports().enter(),

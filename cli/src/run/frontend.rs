@@ -27,7 +27,7 @@ const INPUT_CHECK_INTERVAL: u64 = 1_000_000;
 
 /// Connects the guest's serial console to standard input, and its networks to TAP devices.
 #[derive(Debug)]
-pub struct ConsoleFrontend {
+pub(super) struct ConsoleFrontend {
     /// Receives the branches of the processors.
     pub recording: Option<Recording>,
     /// The guest's networks.
@@ -47,7 +47,7 @@ pub struct ConsoleFrontend {
 
 impl ConsoleFrontend {
     /// A console whose input is `input`, a terminal if `interactive`.
-    pub fn new(input: Input, interactive: bool) -> Self {
+    pub(super) fn new(input: Input, interactive: bool) -> Self {
         Self {
             recording: None,
             networks: Vec::new(),

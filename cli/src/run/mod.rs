@@ -18,7 +18,7 @@ use super::file_uses::FileUses;
 use super::options::start_logging;
 use super::rescue;
 use frontend::ConsoleFrontend;
-pub use options::RunArgs;
+pub(crate) use options::RunArgs;
 use record::RecordConfig;
 use vbts_capture::RunEnd;
 use vbts_capture::kernel_code::KernelText;
@@ -32,7 +32,7 @@ use vbts_vmm::machine::End;
 
 /// A run of a guest.
 #[derive(Debug, Clone)]
-pub struct RunConfig {
+pub(crate) struct RunConfig {
     /// The guest.
     pub guest: GuestConfig,
     /// The recording of its branches, if there is one.
@@ -43,7 +43,7 @@ pub struct RunConfig {
 ///
 /// # Errors
 /// See [`Failure`].
-pub fn main(args: &RunArgs) -> Result<u8, Failure> {
+pub(crate) fn main(args: &RunArgs) -> Result<u8, Failure> {
     run(&args.config())
 }
 
@@ -52,7 +52,7 @@ pub fn main(args: &RunArgs) -> Result<u8, Failure> {
 ///
 /// # Errors
 /// See [`Failure`].
-pub fn run(config: &RunConfig) -> Result<u8, Failure> {
+pub(crate) fn run(config: &RunConfig) -> Result<u8, Failure> {
     let RunConfig { guest, recording } = config;
     start_logging(guest.machine.log);
     let mut uses = FileUses::of_machine(&guest.machine);

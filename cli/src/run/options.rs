@@ -18,7 +18,7 @@ use vbts_vmm::config::{
 /// Arguments of `vbts run`.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_STATUS)]
-pub struct RunArgs {
+pub(crate) struct RunArgs {
     /// Machine options.
     #[command(flatten)]
     pub machine: MachineArgs,
@@ -53,7 +53,7 @@ pub struct RunArgs {
 
 impl RunArgs {
     /// The configuration of these options.
-    pub fn config(&self) -> RunConfig {
+    pub(crate) fn config(&self) -> RunConfig {
         let mut machine = MachineConfig {
             disks: self.disk.clone(),
             networks: self.net.clone(),
@@ -81,7 +81,7 @@ impl RunArgs {
 
 /// Options of a recording.
 #[derive(Debug, Args)]
-pub struct RecordArgs {
+pub(crate) struct RecordArgs {
     /// Record every branch of the machine in FILE, for `vbts report`. --accel auto then is soft
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,

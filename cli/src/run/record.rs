@@ -26,7 +26,7 @@ use vbts_vmm::launch::{KernelFiles, Launch};
 
 /// A recording of a machine's branches.
 #[derive(Debug, Clone)]
-pub struct RecordConfig {
+pub(crate) struct RecordConfig {
     /// The file that receives them.
     pub file: PathBuf,
     /// Privilege levels that the branches lead to.
@@ -41,7 +41,7 @@ pub struct RecordConfig {
 
 /// The files and addresses of a recording, which cannot be opened once the process is restricted.
 #[derive(Debug)]
-pub struct Opened<'a> {
+pub(crate) struct Opened<'a> {
     config: &'a RecordConfig,
     output: Output,
     /// The probes at which it begins and ends.
@@ -54,7 +54,7 @@ impl Opened<'_> {
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn start(
+    pub(crate) fn start(
         self,
         guest: &GuestConfig,
         kernel: &KernelFiles,
@@ -86,7 +86,7 @@ impl RecordConfig {
     ///
     /// # Errors
     /// The file cannot be created, or is a terminal; or the kernel has no such code.
-    pub fn open(
+    pub(crate) fn open(
         &self,
         guest: &GuestConfig,
         kernel: &KernelFiles,
@@ -179,7 +179,7 @@ impl RecordConfig {
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn finish(
+    pub(crate) fn finish(
         &self,
         recording: &Finisher,
         end: RunEnd,

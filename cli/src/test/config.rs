@@ -14,7 +14,7 @@ use vbts_vmm::config::MachineConfig;
 
 /// A run of test cases on kernels.
 #[derive(Debug, Clone)]
-pub struct TestConfig {
+pub(crate) struct TestConfig {
     /// The machine of a kernel. Its time limit is that of the whole run.
     pub machine: MachineConfig,
     /// The cases to choose from: those of the suite, or those of the kernel.
@@ -47,7 +47,7 @@ pub struct TestConfig {
 
 /// A report of results.
 #[derive(Debug, Clone)]
-pub struct ReportConfig {
+pub(crate) struct ReportConfig {
     /// Format, if it is not the default one.
     pub format: Option<ReportFormat>,
     /// File, if it is not standard output.
@@ -58,7 +58,7 @@ pub struct ReportConfig {
 
 /// Reports of runs, and the report to make of them all.
 #[derive(Debug, Clone)]
-pub struct MergeConfig {
+pub(crate) struct MergeConfig {
     /// The reports of runs.
     pub reports: Vec<PathBuf>,
     /// The report to make.
@@ -67,14 +67,14 @@ pub struct MergeConfig {
 
 impl TestConfig {
     /// Whether `case` belongs to the part of the cases to run.
-    pub fn is_in_shard(&self, case: &Case) -> bool {
+    pub(crate) fn is_in_shard(&self, case: &Case) -> bool {
         self.shard.is_none_or(|shard| shard.has(&case.name))
     }
 }
 
 impl ReportConfig {
     /// The file.
-    pub fn path(&self) -> Option<&Path> {
+    pub(crate) fn path(&self) -> Option<&Path> {
         self.file.as_deref()
     }
 
@@ -82,7 +82,7 @@ impl ReportConfig {
     ///
     /// # Errors
     /// The file cannot be created.
-    pub fn open(&self) -> anyhow::Result<Option<Output>> {
+    pub(crate) fn open(&self) -> anyhow::Result<Option<Output>> {
         use anyhow::Context as _;
 
         let Some(path) = &self.file else {

@@ -13,7 +13,7 @@ use vbts_suite::kernel_tree::{self, Purpose};
 use vbts_suite::source::Source;
 
 /// The kernels to test. The default one is of `arch`.
-pub fn kernels(config: &TestConfig, arch: Arch) -> Result<Vec<PathBuf>, Failure> {
+pub(super) fn kernels(config: &TestConfig, arch: Arch) -> Result<Vec<PathBuf>, Failure> {
     let mut kernels = Vec::new();
     for path in &config.kernels {
         let kernel = vbts_guest_files::kernel(Some(path), Api::New, arch)?;
@@ -54,7 +54,7 @@ pub fn kernels(config: &TestConfig, arch: Arch) -> Result<Vec<PathBuf>, Failure>
 }
 
 /// Builds `targets` of the kernel's selftests.
-pub fn kselftests(config: &TestConfig, targets: &[String]) -> Result<Source, Failure> {
+pub(super) fn kselftests(config: &TestConfig, targets: &[String]) -> Result<Source, Failure> {
     let output = config
         .build
         .as_deref()
@@ -72,7 +72,7 @@ pub fn kselftests(config: &TestConfig, targets: &[String]) -> Result<Source, Fai
 }
 
 /// Returns those of `cases` that test `api`, the kernel's generation of the API.
-pub fn of_api(
+pub(super) fn of_api(
     cases: &[Case],
     api: Api,
     config: &TestConfig,
@@ -102,7 +102,7 @@ pub fn of_api(
 }
 
 /// The failure of a test of a kernel that can run no case, with advice.
-pub fn nothing(config: &TestConfig, kernel: &Path, why: &str) -> Failure {
+pub(super) fn nothing(config: &TestConfig, kernel: &Path, why: &str) -> Failure {
     let kernel = kernel.display();
     if config.purpose == Purpose::Kunit {
         anyhow!(

@@ -13,7 +13,7 @@ use vbts_suite::report::{ReportFormat, document};
 ///
 /// # Errors
 /// A report cannot be read, is none of `vbts test`, or the merged one cannot be written.
-pub fn merge(config: &MergeConfig) -> Result<u8, Failure> {
+pub(super) fn merge(config: &MergeConfig) -> Result<u8, Failure> {
     if config.report.format == Some(ReportFormat::Ktap) {
         return Err(anyhow!("--merge: a merged report is not KTAP, but junit or kcidb").into());
     }

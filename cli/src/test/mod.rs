@@ -25,7 +25,7 @@ use super::options::start_logging;
 use super::rescue;
 use config::TestConfig;
 use kernels::{kernels, kselftests, nothing, of_api};
-pub use options::TestArgs;
+pub(crate) use options::TestArgs;
 use targets::Target;
 use vbts_guest_files::arch::Arch;
 use vbts_host::exit::{Failure, say};
@@ -44,7 +44,7 @@ use vbts_vmm::config::MachineConfig;
 ///
 /// # Errors
 /// See [`Failure`].
-pub fn main(args: &TestArgs) -> Result<u8, Failure> {
+pub(crate) fn main(args: &TestArgs) -> Result<u8, Failure> {
     match args.merge() {
         Some(config) => merge::merge(&config),
         None => test(&args.config()),

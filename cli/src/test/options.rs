@@ -32,7 +32,7 @@ Exit status:
 /// Arguments of `vbts test`.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
-pub struct TestArgs {
+pub(crate) struct TestArgs {
     /// Machine options.
     #[command(flatten)]
     pub machine: MachineArgs,
@@ -150,7 +150,7 @@ pub struct TestArgs {
 
 impl TestArgs {
     /// The configuration of these options, without `--merge`.
-    pub fn config(&self) -> TestConfig {
+    pub(crate) fn config(&self) -> TestConfig {
         let purpose = if self.kunit {
             Purpose::Kunit
         } else if self.kselftest.is_empty() {
@@ -177,7 +177,7 @@ impl TestArgs {
     }
 
     /// The configuration of `--merge`, if that is given.
-    pub fn merge(&self) -> Option<MergeConfig> {
+    pub(crate) fn merge(&self) -> Option<MergeConfig> {
         (!self.merge.is_empty()).then(|| MergeConfig {
             reports: self.merge.clone(),
             report: self.report(),
@@ -229,7 +229,7 @@ pub(super) mod tests {
     }
 
     /// The configuration of a command line.
-    pub fn config(words: &[&str]) -> TestConfig {
+    pub(crate) fn config(words: &[&str]) -> TestConfig {
         args(words).config()
     }
 

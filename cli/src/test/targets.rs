@@ -14,7 +14,7 @@ use vbts_vmm::layout::MAX_PROCESSORS;
 
 /// A kernel, and the machine in which it is tested.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Target {
+pub(super) struct Target {
     /// What the reports call it, if there are several.
     pub title: String,
     /// The kernel.
@@ -31,12 +31,12 @@ pub struct Target {
 
 impl Target {
     /// The architecture of the kernel.
-    pub fn arch(&self) -> Arch {
+    pub(super) fn arch(&self) -> Arch {
         vbts_guest_files::arch_of(&self.kernel)
     }
 
     /// `kernel`, in the machine of the options.
-    pub fn of_kernel(kernel: PathBuf, machine: &MachineConfig, append: &str) -> Self {
+    pub(super) fn of_kernel(kernel: PathBuf, machine: &MachineConfig, append: &str) -> Self {
         Self {
             title: kernel.display().to_string(),
             kernel,
@@ -48,7 +48,7 @@ impl Target {
     }
 
     /// `settings`, with this kernel and machine.
-    pub fn settings(&self, settings: &Settings) -> Settings {
+    pub(super) fn settings(&self, settings: &Settings) -> Settings {
         Settings {
             machine: MachineConfig {
                 model: self.model.clone(),
@@ -78,7 +78,7 @@ struct Matrix {
 ///
 /// # Errors
 /// The file cannot be read, or names something that does not exist.
-pub fn of_matrix(path: &Path, machine: &MachineConfig) -> anyhow::Result<Vec<Target>> {
+pub(super) fn of_matrix(path: &Path, machine: &MachineConfig) -> anyhow::Result<Vec<Target>> {
     let name = path.display();
     let text = std::fs::read_to_string(path).with_context(|| format!("Cannot read {name}"))?;
     let matrix: Matrix =

@@ -12,7 +12,7 @@ use vbts_vmm::launch::source_date_epoch;
 const LATEST: i64 = 8_277_292_035;
 
 /// Parses seconds since 1970, or a date of RFC 3339 with or without a time.
-pub fn parse(text: &str) -> Result<i64, String> {
+pub(super) fn parse(text: &str) -> Result<i64, String> {
     let seconds = if let Ok(seconds) = text.parse::<i64>() {
         seconds
     } else if let Ok(date) = text.parse::<NaiveDate>() {
@@ -38,7 +38,7 @@ pub fn parse(text: &str) -> Result<i64, String> {
 ///
 /// # Errors
 /// `SOURCE_DATE_EPOCH` is not a date.
-pub fn date(given: Option<i64>) -> Result<i64, Failure> {
+pub(super) fn date(given: Option<i64>) -> Result<i64, Failure> {
     let date = match (given, source_date_epoch()?) {
         (Some(date), _) => return Ok(date),
         (None, Some(date)) => date,

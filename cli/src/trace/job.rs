@@ -20,7 +20,7 @@ use vbts_vmm::launch::SharedDirectory;
 ///
 /// # Errors
 /// The host cannot tell the working directory.
-pub fn working_directory(root: &Root) -> Result<PathBuf, Failure> {
+pub(super) fn working_directory(root: &Root) -> Result<PathBuf, Failure> {
     let cwd = std::env::current_dir().context("Cannot find the working directory")?;
     Ok(root.guest_path(&cwd).unwrap_or_else(|| {
         tracing::info!(cwd = %cwd.display(), "outside --root: the program starts in /");
@@ -33,7 +33,7 @@ pub fn working_directory(root: &Root) -> Result<PathBuf, Failure> {
 ///
 /// # Errors
 /// The guest has something of its own there.
-pub fn guest_shares(shares: &[SharedDirectory], root: &Root) -> Result<Vec<Share>, Failure> {
+pub(super) fn guest_shares(shares: &[SharedDirectory], root: &Root) -> Result<Vec<Share>, Failure> {
     let place = |share: &SharedDirectory| {
         let path = root.guest_path(&share.path);
         let path = path.unwrap_or_else(|| share.path.clone());
@@ -125,7 +125,7 @@ fn leads(own: libc::pid_t, session: libc::pid_t, group: libc::pid_t) -> Leads {
 ///
 /// # Errors
 /// `SOURCE_DATE_EPOCH` is not a date, or the terminal tells no settings.
-pub fn job(
+pub(super) fn job(
     config: &TraceConfig,
     cwd: &Path,
     shares: Vec<Share>,

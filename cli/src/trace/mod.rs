@@ -18,14 +18,14 @@ mod options;
 mod report;
 mod run;
 
-pub use options::TraceArgs;
+pub(crate) use options::TraceArgs;
 use vbts_host::exit::Failure;
 
 /// Runs the command.
 ///
 /// # Errors
 /// See [`Failure`].
-pub fn main(args: &TraceArgs) -> Result<u8, Failure> {
+pub(crate) fn main(args: &TraceArgs) -> Result<u8, Failure> {
     match args.report {
         Some(kind) => report::main(args, kind),
         None => run::run(&args.config()),

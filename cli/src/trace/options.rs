@@ -21,7 +21,7 @@ use vbts_vmm::memory::Size;
 /// Arguments of `vbts trace`.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_STATUS, override_usage = "vbts trace [OPTIONS] -- PROGRAM [ARG]...")]
-pub struct TraceArgs {
+pub(crate) struct TraceArgs {
     /// Machine options.
     #[command(flatten)]
     pub machine: MachineArgs,
@@ -130,7 +130,7 @@ pub struct TraceArgs {
 
 impl TraceArgs {
     /// The configuration of these options. With `--report`, another one replaces the output.
-    pub fn config(&self) -> TraceConfig {
+    pub(crate) fn config(&self) -> TraceConfig {
         let (format, output) = (self.format(), self.output());
         let one_file = format == TraceFormat::Raw && !matches!(output, TraceTo::Directory(_));
         let mut machine = self.machine.config(trace_model());

@@ -46,7 +46,7 @@ impl Drop for Directory {
 ///
 /// # Errors
 /// The trace cannot be kept, or the report fails.
-pub fn main(args: &TraceArgs, kind: &'static Kind) -> Result<u8, Failure> {
+pub(super) fn main(args: &TraceArgs, kind: &'static Kind) -> Result<u8, Failure> {
     match (kind.options.contains(&Opt::Other), &args.against) {
         (true, None) => {
             let message = "--report diff: --against FILE names the trace to compare with";

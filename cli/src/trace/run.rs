@@ -17,7 +17,7 @@ use vbts_vmm::launch::Launch;
 ///
 /// # Errors
 /// See [`Failure`].
-pub fn run(config: &TraceConfig) -> Result<u8, Failure> {
+pub(super) fn run(config: &TraceConfig) -> Result<u8, Failure> {
     let began = Instant::now();
     options::start_logging(config.machine.log);
     let launch = Launch::new(&config.machine, false)?;

@@ -26,10 +26,10 @@ pub(crate) struct Block {
 
 impl Block {
     /// [`Self::heat`] of a block that cannot be translated.
-    pub const NEVER: u32 = u32::MAX;
+    pub(crate) const NEVER: u32 = u32::MAX;
 
     /// A block that was decoded from the start of `bytes`.
-    pub fn new(lowered: Lowered, bytes: &[u8]) -> Self {
+    pub(crate) fn new(lowered: Lowered, bytes: &[u8]) -> Self {
         Self {
             rip: 0,
             key: 0,
@@ -42,40 +42,40 @@ impl Block {
     }
 
     /// The block at an index that is not in use.
-    pub fn vacant() -> Self {
+    pub(crate) fn vacant() -> Self {
         Self::new(Lowered::default(), &[])
     }
 
     /// RIP of the last jump to it that was remembered.
     #[inline(always)]
-    pub fn rip(&self) -> u64 {
+    pub(crate) fn rip(&self) -> u64 {
         self.rip
     }
 
     /// The key with which that jump was remembered.
     #[inline(always)]
-    pub fn key(&self) -> u64 {
+    pub(crate) fn key(&self) -> u64 {
         self.key
     }
 
     /// Remembers that a jump to `rip` with this key leads here.
-    pub fn remember(&mut self, rip: u64, key: u64) {
+    pub(crate) fn remember(&mut self, rip: u64, key: u64) {
         (self.rip, self.key) = (rip, key);
     }
 
     /// The bytes that it was decoded from.
-    pub fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
     /// Length in bytes.
     #[inline(always)]
-    pub fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         self.bytes.len() as u64
     }
 
     /// Whether a jump to linear address `la` leads to code that goes on in the next page.
-    pub fn crosses(&self, la: u64) -> bool {
+    pub(crate) fn crosses(&self, la: u64) -> bool {
         self.len() > 0x1000 - (la & 0xFFF)
     }
 }

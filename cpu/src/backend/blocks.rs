@@ -45,7 +45,7 @@ impl Blocks {
     const VACANT: u64 = 0;
 
     /// No blocks, for one of `processors` that share the bounds.
-    pub fn new(processors: usize) -> Self {
+    pub(crate) fn new(processors: usize) -> Self {
         let processors = processors.max(1);
         Self {
             max_blocks: MAX_BLOCKS / processors,
@@ -60,24 +60,24 @@ impl Blocks {
 
     /// The block with this index.
     #[inline(always)]
-    pub fn get(&self, id: BlockId) -> Option<&Block> {
+    pub(crate) fn get(&self, id: BlockId) -> Option<&Block> {
         self.blocks.get(id as usize)
     }
 
     /// The block with this index, to be changed.
     #[inline(always)]
-    pub fn get_mut(&mut self, id: BlockId) -> Option<&mut Block> {
+    pub(crate) fn get_mut(&mut self, id: BlockId) -> Option<&mut Block> {
         self.blocks.get_mut(id as usize)
     }
 
     /// The index of `block`, one of these.
-    pub fn id(&self, block: &Block) -> BlockId {
+    pub(crate) fn id(&self, block: &Block) -> BlockId {
         let offset = std::ptr::from_ref(block) as usize - self.blocks.as_ptr() as usize;
         (offset / size_of::<Block>()) as BlockId
     }
 
     /// A handle of the block with this index, or `None` if the block was removed.
-    pub fn handle(&self, id: BlockId) -> Option<BlockHandle> {
+    pub(crate) fn handle(&self, id: BlockId) -> Option<BlockHandle> {
         let generation = *self.generations.get(id as usize)?;
         (generation != Self::VACANT).then_some(BlockHandle { id, generation })
     }
@@ -85,7 +85,7 @@ impl Blocks {
     /// The operations of a block from number `first` to its end, at least one, or `None` if the
     /// block was removed.
     #[inline(always)]
-    pub fn operations(&self, handle: BlockHandle, first: usize) -> Option<&[Op]> {
+    pub(crate) fn operations(&self, handle: BlockHandle, first: usize) -> Option<&[Op]> {
         let index = handle.id as usize;
         if *self.generations.get(index)? != handle.generation {
             return None;
@@ -95,7 +95,7 @@ impl Blocks {
     }
 
     /// Inserts a block. Returns its index, or `None` if there is no room.
-    pub fn insert(&mut self, block: Block) -> Option<BlockId> {
+    pub(crate) fn insert(&mut self, block: Block) -> Option<BlockId> {
         let full = self.blocks.len() >= self.max_blocks && self.free.is_empty();
         if full || self.ops + block.ops.count() > self.max_ops {
             return None;
@@ -117,7 +117,7 @@ impl Blocks {
     }
 
     /// Removes the block with this index and frees its operations.
-    pub fn remove(&mut self, id: BlockId) {
+    pub(crate) fn remove(&mut self, id: BlockId) {
         if self.handle(id).is_some()
             && let Some(block) = self.blocks.get_mut(id as usize)
         {
@@ -129,7 +129,7 @@ impl Blocks {
     }
 
     /// Removes all blocks. Their generations do not come again.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.blocks.clear();
         self.generations.clear();
         self.ops = 0;

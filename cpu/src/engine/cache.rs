@@ -74,7 +74,7 @@ pub(crate) struct BlockCache {
 
 impl BlockCache {
     /// The cache of one of `processors` that share `ram_end` bytes of memory.
-    pub fn new(ram_end: u64, processors: usize) -> Self {
+    pub(super) fn new(ram_end: u64, processors: usize) -> Self {
         let mut pages = Vec::new();
         pages.resize_with((ram_end >> 12) as usize, || None);
         Self {
@@ -88,13 +88,13 @@ impl BlockCache {
 
     /// Starts an epoch: code may have changed untracked, so each block is compared with memory
     /// before its next use.
-    pub fn revalidate(&mut self, cpu: &mut Cpu) {
+    pub(super) fn revalidate(&mut self, cpu: &mut Cpu) {
         self.epoch += 1;
         cpu.new_generation();
     }
 
     /// The blocks, for native code.
-    pub fn blocks(&self) -> &Blocks {
+    pub(super) fn blocks(&self) -> &Blocks {
         &self.blocks
     }
 
@@ -105,7 +105,7 @@ impl BlockCache {
 
     /// The block `hint`, if a jump to `rip` leads to it.
     #[inline(always)]
-    pub fn linked(&self, hint: BlockId, rip: u64, keys: JumpKeys) -> Option<&Block> {
+    pub(super) fn linked(&self, hint: BlockId, rip: u64, keys: JumpKeys) -> Option<&Block> {
         let block = self.blocks.get(hint)?;
         (block.rip() == rip && (block.key() == keys.any || block.key() == keys.global))
             .then_some(block)
@@ -113,13 +113,13 @@ impl BlockCache {
 
     /// The block to which a jump to `rip` leads, if the jump is remembered.
     #[inline(always)]
-    pub fn jump(&self, rip: u64, keys: JumpKeys) -> Option<&Block> {
+    pub(super) fn jump(&self, rip: u64, keys: JumpKeys) -> Option<&Block> {
         self.linked(self.jumps[Self::jump_slot(rip)], rip, keys)
     }
 
     /// The block to which the last jump to `rip` led, if it is in the page of `gpa` and memory has
     /// not changed. The jump had the mode of `keys`, and a key that need not be valid any more.
-    pub fn jump_before(&self, rip: u64, keys: JumpKeys, gpa: u64) -> Option<BlockId> {
+    pub(super) fn jump_before(&self, rip: u64, keys: JumpKeys, gpa: u64) -> Option<BlockId> {
         let id = self.jumps[Self::jump_slot(rip)];
         let block = self.blocks.get(id)?;
         let same = block.rip() == rip
@@ -131,7 +131,7 @@ impl BlockCache {
     }
 
     /// Remembers where a jump to `rip` leads. `key` is one of [`JumpKeys`].
-    pub fn remember(&mut self, rip: u64, key: u64, id: BlockId) {
+    pub(super) fn remember(&mut self, rip: u64, key: u64, id: BlockId) {
         self.jumps[Self::jump_slot(rip)] = id;
         if let Some(block) = self.blocks.get_mut(id) {
             block.remember(rip, key);
@@ -139,21 +139,21 @@ impl BlockCache {
     }
 
     /// Remembers that `branch` leads to the block `to`.
-    pub fn link(&mut self, branch: Branch, to: BlockId) {
+    pub(super) fn link(&mut self, branch: Branch, to: BlockId) {
         if let Some(block) = self.blocks.get_mut(branch.block) {
             block.ops.link(branch.op, to);
         }
     }
 
     /// The block to which `branch` has led before. There may be none.
-    pub fn link_of(&self, branch: Branch) -> BlockId {
+    pub(super) fn link_of(&self, branch: Branch) -> BlockId {
         let block = self.blocks.get(branch.block);
         block.map_or(Op::UNLINKED, |block| block.ops.link_of(branch.op))
     }
 
     /// The block at `gpa`, if it has been decoded and `unchanged` confirms that memory still has
     /// its bytes at its offset in the page.
-    pub fn find(
+    pub(super) fn find(
         &mut self,
         gpa: u64,
         size: CodeSize,
@@ -186,13 +186,13 @@ impl BlockCache {
     }
 
     /// The linear page as one for which the guest-physical page of `gpa` has native code.
-    pub fn mapping(&self, gpa: u64, page: LinearPage) -> Option<MappingId> {
+    pub(super) fn mapping(&self, gpa: u64, page: LinearPage) -> Option<MappingId> {
         let mappings = &self.pages.get((gpa >> 12) as usize)?.as_ref()?.mappings;
         mappings.iter().find(|m| m.page == page).map(|m| m.id)
     }
 
     /// As [`Self::mapping`] for the page of the block `id`. If it is not one yet, it becomes `new`.
-    pub fn mapping_of(
+    pub(super) fn mapping_of(
         &mut self,
         id: BlockId,
         page: LinearPage,
@@ -212,26 +212,26 @@ impl BlockCache {
     }
 
     /// The block with this index, to be changed.
-    pub fn get_mut(&mut self, id: BlockId) -> Option<&mut Block> {
+    pub(super) fn get_mut(&mut self, id: BlockId) -> Option<&mut Block> {
         self.blocks.get_mut(id)
     }
 
     /// Forgets the native code of all blocks.
-    pub fn forget_native_code(&mut self) {
+    pub(super) fn forget_native_code(&mut self) {
         for page in self.pages.iter_mut().flatten() {
             page.forget_native_code(&mut self.blocks);
         }
     }
 
     /// The block with this index.
-    pub fn get(&self, id: BlockId) -> Option<&Block> {
+    pub(super) fn get(&self, id: BlockId) -> Option<&Block> {
         self.blocks.get(id)
     }
 
     /// Enters a block that was decoded from `gpa`. It replaces the one that was there before, whose
     /// bytes have changed. Returns its index and whether it is the first of its page, or `None` if
     /// the cache is full and has to be cleared first.
-    pub fn insert(
+    pub(super) fn insert(
         &mut self,
         cpu: &mut Cpu,
         gpa: u64,
@@ -261,14 +261,14 @@ impl BlockCache {
     }
 
     /// The index of `block`, one of this cache.
-    pub fn id(&self, block: &Block) -> BlockId {
+    pub(super) fn id(&self, block: &Block) -> BlockId {
         self.blocks.id(block)
     }
 
     /// Removes the blocks of the page of `gpa`, and returns whether it had any. The caller advances
     /// the processor's keys, as [`Self::remove`] does. An instruction that begins in the page
     /// before stays: it is compared with memory at each look-up.
-    pub fn invalidate(&mut self, gpa: u64) -> bool {
+    pub(super) fn invalidate(&mut self, gpa: u64) -> bool {
         let page = self.pages.get_mut((gpa >> 12) as usize);
         let page = page.and_then(Option::take).unwrap_or_default();
         page.blocks
@@ -288,7 +288,7 @@ impl BlockCache {
 
     /// Clears the cache, and advances the processor's keys. Writes to the pages stay tracked until
     /// one overwrites what was code. The TLB stays: a guest could observe a flush.
-    pub fn clear(&mut self, cpu: &mut Cpu) {
+    pub(super) fn clear(&mut self, cpu: &mut Cpu) {
         self.blocks.clear();
         self.places.clear();
         self.pages.fill_with(|| None);

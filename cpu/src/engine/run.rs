@@ -19,7 +19,7 @@ pub(super) struct BlockFault {
 
 impl BlockFault {
     /// The fault of `insn`.
-    pub fn at(insn: &Insn) -> Self {
+    pub(super) fn at(insn: &Insn) -> Self {
         Self {
             stack: matches!(insn.seg, seg::SS | seg::FLAT_SS),
         }

@@ -10,7 +10,7 @@ use crate::processor::cpu::Cpu;
 use crate::state::int::Int;
 
 /// Executes one instruction.
-pub type Handler = fn(&mut Cpu, &Insn) -> Exec;
+pub(crate) type Handler = fn(&mut Cpu, &Insn) -> Exec;
 
 /// An instruction that reads and writes general registers alone, and always completes.
 ///
@@ -89,7 +89,7 @@ pub(crate) struct Table<B: Backend>(Vec<Row<B::Code>>);
 
 impl<B: Backend> Table<B> {
     /// The table without rows: no instruction is known.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(
             std::iter::repeat_with(|| Row {
                 register: None,
@@ -103,7 +103,7 @@ impl<B: Backend> Table<B> {
     }
 
     /// What executes `insn`, or `None` if it is not implemented.
-    pub fn find(&self, insn: &Insn) -> Option<&B::Code> {
+    pub(crate) fn find(&self, insn: &Insn) -> Option<&B::Code> {
         let row = self.0.get(insn.code as usize)?;
         if insn.prefix & Insn::MEM != 0 {
             row.memory.as_ref()
@@ -114,13 +114,13 @@ impl<B: Backend> Table<B> {
 
     /// Adds to the effective address of `code` what no addressing form has; see
     /// [`Self::set_addend`].
-    pub fn addend(&self, code: Code) -> Option<Handler> {
+    pub(crate) fn addend(&self, code: Code) -> Option<Handler> {
         self.0.get(code as usize)?.addend
     }
 
     /// What `code` does before its memory operand's segment is checked; see
     /// [`Self::set_before_address`].
-    pub fn before_address(&self, code: Code) -> Option<Handler> {
+    pub(crate) fn before_address(&self, code: Code) -> Option<Handler> {
         self.0.get(code as usize)?.before_address
     }
 
@@ -139,13 +139,13 @@ impl<B: Backend> Table<B> {
     }
 
     /// Rows of instructions that `handler` executes, whatever the operand is.
-    pub fn handler<const K: usize>(&mut self, codes: [Code; K], handler: Handler) {
+    pub(crate) fn handler<const K: usize>(&mut self, codes: [Code; K], handler: Handler) {
         self.handlers(codes, handler, handler);
     }
 
     /// Rows of instructions that one handler executes with a register operand, and another with a
     /// memory operand.
-    pub fn handlers<const K: usize>(
+    pub(crate) fn handlers<const K: usize>(
         &mut self,
         codes: [Code; K],
         register: Handler,
@@ -158,60 +158,60 @@ impl<B: Backend> Table<B> {
     }
 
     /// Row of an instruction that has no memory operand, or has `code` without one.
-    pub fn registers<S: Registers, T: Int>(&mut self, code: Code) {
+    pub(crate) fn registers<S: Registers, T: Int>(&mut self, code: Code) {
         self.set_register(code, B::registers::<S, T>());
     }
 
     /// [`Self::registers`] for operands of 16, 32 and 64 bits.
-    pub fn registers_16_to_64<S: Registers>(&mut self, [c16, c32, c64]: [Code; 3]) {
+    pub(crate) fn registers_16_to_64<S: Registers>(&mut self, [c16, c32, c64]: [Code; 3]) {
         self.registers::<S, u16>(c16);
         self.registers::<S, u32>(c32);
         self.registers::<S, u64>(c64);
     }
 
     /// [`Self::registers`] for operands of 8, 16, 32 and 64 bits.
-    pub fn registers_8_to_64<S: Registers>(&mut self, [c8, c16, c32, c64]: [Code; 4]) {
+    pub(crate) fn registers_8_to_64<S: Registers>(&mut self, [c8, c16, c32, c64]: [Code; 4]) {
         self.registers::<S, u8>(c8);
         self.registers_16_to_64::<S>([c16, c32, c64]);
     }
 
     /// Row of an instruction with a memory operand.
-    pub fn memory<S: Memory, T: Int>(&mut self, code: Code) {
+    pub(crate) fn memory<S: Memory, T: Int>(&mut self, code: Code) {
         self.set_memory(code, B::memory::<S, T>());
     }
 
     /// [`Self::memory`] for operands of 16, 32 and 64 bits.
-    pub fn memory_16_to_64<S: Memory>(&mut self, [c16, c32, c64]: [Code; 3]) {
+    pub(crate) fn memory_16_to_64<S: Memory>(&mut self, [c16, c32, c64]: [Code; 3]) {
         self.memory::<S, u16>(c16);
         self.memory::<S, u32>(c32);
         self.memory::<S, u64>(c64);
     }
 
     /// [`Self::memory`] for operands of 8, 16, 32 and 64 bits.
-    pub fn memory_8_to_64<S: Memory>(&mut self, [c8, c16, c32, c64]: [Code; 4]) {
+    pub(crate) fn memory_8_to_64<S: Memory>(&mut self, [c8, c16, c32, c64]: [Code; 4]) {
         self.memory::<S, u8>(c8);
         self.memory_16_to_64::<S>([c16, c32, c64]);
     }
 
     /// Row of an [`Inlined`] instruction that has no memory operand, or has `code` without one.
-    pub fn inlined<S: Inlined, T: Int>(&mut self, code: Code) {
+    pub(crate) fn inlined<S: Inlined, T: Int>(&mut self, code: Code) {
         self.set_register(code, B::inlined::<S, T>());
     }
 
     /// [`Self::inlined`] for operands of 16, 32 and 64 bits.
-    pub fn inlined_16_to_64<S: Inlined>(&mut self, [c16, c32, c64]: [Code; 3]) {
+    pub(crate) fn inlined_16_to_64<S: Inlined>(&mut self, [c16, c32, c64]: [Code; 3]) {
         self.inlined::<S, u16>(c16);
         self.inlined::<S, u32>(c32);
         self.inlined::<S, u64>(c64);
     }
 
     /// Row of an [`Inlined`] instruction with a memory operand.
-    pub fn inlined_memory<S: Inlined, T: Int>(&mut self, code: Code) {
+    pub(crate) fn inlined_memory<S: Inlined, T: Int>(&mut self, code: Code) {
         self.set_memory(code, B::inlined::<S, T>());
     }
 
     /// [`Self::inlined_memory`] for operands of 16, 32 and 64 bits.
-    pub fn inlined_memory_16_to_64<S: Inlined>(&mut self, [c16, c32, c64]: [Code; 3]) {
+    pub(crate) fn inlined_memory_16_to_64<S: Inlined>(&mut self, [c16, c32, c64]: [Code; 3]) {
         self.inlined_memory::<S, u16>(c16);
         self.inlined_memory::<S, u32>(c32);
         self.inlined_memory::<S, u64>(c64);
@@ -219,7 +219,7 @@ impl<B: Backend> Table<B> {
 
     /// `handler` adds to the effective address of these instructions what no addressing form has,
     /// and leaves it in [`crate::insn::reg::TMP`], to be truncated and checked like any other.
-    pub fn set_addend<const K: usize>(&mut self, codes: [Code; K], handler: Handler) {
+    pub(crate) fn set_addend<const K: usize>(&mut self, codes: [Code; K], handler: Handler) {
         for code in codes {
             self.row(code).addend = Some(handler);
         }
@@ -227,7 +227,11 @@ impl<B: Backend> Table<B> {
 
     /// `handler` runs before the memory operand's segment is checked, where an operation of its own
     /// computes the address.
-    pub fn set_before_address<const K: usize>(&mut self, codes: [Code; K], handler: Handler) {
+    pub(crate) fn set_before_address<const K: usize>(
+        &mut self,
+        codes: [Code; K],
+        handler: Handler,
+    ) {
         for code in codes {
             self.row(code).before_address = Some(handler);
         }

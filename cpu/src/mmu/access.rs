@@ -2,7 +2,7 @@
 
 /// Kind of a memory access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Access {
+pub(crate) enum Access {
     /// Data read.
     Read = 0,
     /// Data write, or the read of a read-modify-write.
@@ -44,6 +44,6 @@ impl Privilege {
 
 /// Whether bits 63:47 of a linear address are all equal (SDM Vol. 1 3.3.7.1).
 #[inline(always)]
-pub fn canonical(la: u64) -> bool {
+pub(crate) fn canonical(la: u64) -> bool {
     (((la as i64) << 16) >> 16) as u64 == la
 }

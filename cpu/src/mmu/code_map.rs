@@ -87,7 +87,7 @@ pub(crate) struct CodeMap {
 
 impl CodeMap {
     /// No code in guest memory that ends at `ram_end`.
-    pub fn new(ram_end: u64) -> Self {
+    pub(crate) fn new(ram_end: u64) -> Self {
         let pages = (0..ram_end >> 12).map(|_| AtomicU64::new(0)).collect();
         Self::join(Arc::new(Shared {
             pages,
@@ -113,13 +113,13 @@ impl CodeMap {
     }
 
     /// Whether any code was decoded from the page of `gpa`.
-    pub fn is_code(&self, gpa: u64) -> bool {
+    pub(crate) fn is_code(&self, gpa: u64) -> bool {
         self.granules(gpa) != 0
     }
 
     /// Whether code was decoded from a granule that overlaps the `len` bytes at `gpa`, which must
     /// not cross a page, or may have been: another processor has changed the map.
-    pub fn may_overlap(&self, gpa: u64, len: usize) -> bool {
+    pub(crate) fn may_overlap(&self, gpa: u64, len: usize) -> bool {
         self.granules(gpa) & Self::mask(gpa, len) != 0 || self.has_changes()
     }
 
@@ -130,7 +130,7 @@ impl CodeMap {
     }
 
     /// Marks bytes as decoded. Returns whether they are the first of their page.
-    pub fn add(&self, gpa: u64, len: usize) -> bool {
+    pub(crate) fn add(&self, gpa: u64, len: usize) -> bool {
         let mask = Self::mask(gpa, len);
         let first = self.word(gpa).is_some_and(|word| {
             // Most bytes have been marked before, by another processor or for another block.
@@ -145,7 +145,7 @@ impl CodeMap {
 
     /// Forgets the code of the page of `gpa`, whose bytes have changed. Returns whether there was
     /// any.
-    pub fn clear(&self, gpa: u64) -> bool {
+    pub(crate) fn clear(&self, gpa: u64) -> bool {
         let page = self.word(gpa);
         let had_code = page.is_some_and(|word| word.swap(0, Ordering::AcqRel) != 0);
         if had_code {
@@ -167,12 +167,12 @@ impl CodeMap {
     /// Whether [`Self::take_changes`] returns any page. On virtual time, none is queued while the
     /// processor runs.
     #[inline(always)]
-    pub fn has_changes(&self) -> bool {
+    pub(crate) fn has_changes(&self) -> bool {
         self.queue.is_pending.load(Ordering::Acquire)
     }
 
     /// Takes the changes by other processors since the last call.
-    pub fn take_changes(&self) -> CodeChanges {
+    pub(crate) fn take_changes(&self) -> CodeChanges {
         let mut pages = lock(&self.queue.pages);
         self.queue.is_pending.store(false, Ordering::Release);
         pages.take()

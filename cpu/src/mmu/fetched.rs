@@ -51,7 +51,7 @@ impl FetchedPages {
     }
 
     /// The translation of `la`.
-    pub fn find(&self, la: u64, privilege: Privilege) -> Option<Hit> {
+    pub(crate) fn find(&self, la: u64, privilege: Privilege) -> Option<Hit> {
         let page = self.pages.get(&key(la, privilege))?;
         (page.flushes == self.flushes(page.global)).then(|| Hit {
             host: page.addend.wrapping_add(la) as *mut u8,
@@ -63,7 +63,7 @@ impl FetchedPages {
 
     /// Enters the translation of `la`. If there are too many, all others are removed. Returns
     /// whether they are.
-    pub fn insert(&mut self, la: u64, privilege: Privilege, hit: Hit) -> bool {
+    pub(crate) fn insert(&mut self, la: u64, privilege: Privilege, hit: Hit) -> bool {
         let page = Page {
             gpa: hit.gpa & !0xFFF,
             addend: (hit.host as u64).wrapping_sub(la),
@@ -80,13 +80,13 @@ impl FetchedPages {
     }
 
     /// Flushes all pages, or with `keep_global` those that are not global.
-    pub fn flush(&mut self, keep_global: bool) {
+    pub(crate) fn flush(&mut self, keep_global: bool) {
         self.local_flushes += 1;
         self.flushes += u64::from(!keep_global);
     }
 
     /// Flushes pages.
-    pub fn flush_page(&mut self, flushed: Flushed) {
+    pub(crate) fn flush_page(&mut self, flushed: Flushed) {
         match flushed.only() {
             None => self.pages.retain(|key, _| !flushed.has(key >> 1)),
             Some(page) => {

@@ -21,11 +21,11 @@ const RSVD_ADDR: u64 = ((1 << 52) - 1) & !PHYS_MASK;
 
 /// Page-fault error code bits (SDM Vol. 3A 4.7).
 pub(crate) mod pf {
-    pub const P: u32 = 1 << 0;
-    pub const W: u32 = 1 << 1;
-    pub const U: u32 = 1 << 2;
-    pub const RSVD: u32 = 1 << 3;
-    pub const ID: u32 = 1 << 4;
+    pub(crate) const P: u32 = 1 << 0;
+    pub(crate) const W: u32 = 1 << 1;
+    pub(crate) const U: u32 = 1 << 2;
+    pub(crate) const RSVD: u32 = 1 << 3;
+    pub(crate) const ID: u32 = 1 << 4;
 }
 
 /// A completed walk.

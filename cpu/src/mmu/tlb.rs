@@ -35,7 +35,7 @@ pub(crate) struct Flushed {
 
 impl Flushed {
     /// The pages that are flushed with that of `la`, which is part of a large page if `large`.
-    pub fn with(la: u64, large: bool) -> Self {
+    pub(crate) fn with(la: u64, large: bool) -> Self {
         Self {
             page: la >> 12,
             large,
@@ -43,12 +43,12 @@ impl Flushed {
     }
 
     /// The page, if it is the only one.
-    pub fn only(self) -> Option<u64> {
+    pub(crate) fn only(self) -> Option<u64> {
         (!self.large).then_some(self.page)
     }
 
     /// Returns whether the page of this number, which can be sign-extended, is flushed.
-    pub fn has(self, page: u64) -> bool {
+    pub(crate) fn has(self, page: u64) -> bool {
         let size = if self.large { LARGE_SHIFT } else { 12 };
         (page ^ self.page) << 12 >> size == 0
     }
@@ -144,13 +144,13 @@ impl<const SHIFT: u32> Filter<SHIFT> {
     }
 
     /// Adds the region of `la`.
-    pub fn add(&mut self, la: u64) {
+    pub(crate) fn add(&mut self, la: u64) {
         let (word, bit) = Self::bit(la);
         self.0[word] |= bit;
     }
 
     /// Whether the region of `la` may have been added.
-    pub fn may_have(&self, la: u64) -> bool {
+    pub(crate) fn may_have(&self, la: u64) -> bool {
         let (word, bit) = Self::bit(la);
         self.0[word] & bit != 0
     }
@@ -165,20 +165,20 @@ pub(crate) mod layout {
 
     /// Offset in [`Tlb`] of the pointer to the table of the current class. Those of the others
     /// follow, of which that of class 0 is in its place.
-    pub const TABLE: usize = offset_of!(Tlb, tables);
+    pub(crate) const TABLE: usize = offset_of!(Tlb, tables);
     /// Offset in [`Tlb`] of the current class.
-    pub const CURRENT: usize = offset_of!(Tlb, current);
+    pub(crate) const CURRENT: usize = offset_of!(Tlb, current);
     /// log2 of the distance between the entries of two indices.
-    pub const SLOT_SHIFT: u32 = size_of::<Slot>().trailing_zeros();
+    pub(crate) const SLOT_SHIFT: u32 = size_of::<Slot>().trailing_zeros();
     /// Bits of a page number that select an entry.
-    pub const INDEX_MASK: usize = ENTRIES - 1;
+    pub(crate) const INDEX_MASK: usize = ENTRIES - 1;
     /// Offset of the host address minus the linear address in an entry. The tag is its first word:
     /// the number of the page, sign-extended.
-    pub const ADDEND: usize = offset_of!(Entry, addend);
+    pub(crate) const ADDEND: usize = offset_of!(Entry, addend);
     const _: () = assert!(offset_of!(Entry, tag) == 0 && size_of::<Slot>() == 1 << SLOT_SHIFT);
 
     /// Offset in a table of the first entry for this kind of access.
-    pub const fn entries(kind: Access) -> usize {
+    pub(crate) const fn entries(kind: Access) -> usize {
         offset_of!(Table, slots) + kind as usize * size_of::<Entry>()
     }
 }
@@ -200,7 +200,7 @@ pub(crate) struct Tlb {
 }
 
 impl Tlb {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             tables: std::array::from_fn(|_| Box::new(Table::new())),
             current: Privilege::Supervisor,
@@ -222,7 +222,7 @@ impl Tlb {
     }
 
     /// Selects the class whose translations [`Self::fast`] uses.
-    pub fn select(&mut self, class: Privilege) {
+    pub(crate) fn select(&mut self, class: Privilege) {
         if self.current != class {
             self.tables.swap(0, self.current as usize);
             self.tables.swap(0, class as usize);
@@ -249,13 +249,19 @@ impl Tlb {
     /// The host address of `la` for the selected class, if the access of `size` bytes is allowed
     /// and lies in one page of RAM that is not write-tracked.
     #[inline(always)]
-    pub fn fast(&self, la: u64, size: usize, kind: Access) -> Option<*mut u8> {
+    pub(crate) fn fast(&self, la: u64, size: usize, kind: Access) -> Option<*mut u8> {
         Self::look_up(&self.tables[0], la, size, kind)
     }
 
     /// [`Self::fast`] for the given class.
     #[inline(always)]
-    pub fn fast_as(&self, la: u64, size: usize, kind: Access, class: Privilege) -> Option<*mut u8> {
+    pub(crate) fn fast_as(
+        &self,
+        la: u64,
+        size: usize,
+        kind: Access,
+        class: Privilege,
+    ) -> Option<*mut u8> {
         Self::look_up(&self.tables[self.place(class)], la, size, kind)
     }
 
@@ -273,7 +279,7 @@ impl Tlb {
     /// Like [`Tlb::fast`] for one byte, but also finds write-tracked pages, with
     /// [`Hit::write_tracked`] set.
     #[inline]
-    pub fn find(&self, la: u64, kind: Access, class: Privilege) -> Option<Hit> {
+    pub(crate) fn find(&self, la: u64, kind: Access, class: Privilege) -> Option<Hit> {
         let table = &self.tables[self.place(class)];
         let e = &table.slots[Self::index(la)].0[kind as usize];
         let phys = table.phys[kind as usize][Self::index(la)];
@@ -287,7 +293,7 @@ impl Tlb {
     }
 
     /// Like [`Tlb::find`] for an instruction fetch. It finds each page since the last flush.
-    pub fn find_fetched(&mut self, la: u64, class: Privilege) -> Option<Hit> {
+    pub(crate) fn find_fetched(&mut self, la: u64, class: Privilege) -> Option<Hit> {
         let hit = self.fetched.find(la, class)?;
         self.insert(la, Access::Execute, class, hit);
         Some(hit)
@@ -295,7 +301,7 @@ impl Tlb {
 
     /// Enters the translation of an instruction fetch. If there are too many, all others are
     /// flushed. Returns whether they are: then all cached jump targets become invalid, too.
-    pub fn insert_fetched(&mut self, la: u64, class: Privilege, hit: Hit) -> bool {
+    pub(crate) fn insert_fetched(&mut self, la: u64, class: Privilege, hit: Hit) -> bool {
         let flushed = self.fetched.insert(la, class, hit);
         if flushed {
             for table in self.used() {
@@ -309,7 +315,7 @@ impl Tlb {
     }
 
     /// Enters a translation.
-    pub fn insert(&mut self, la: u64, kind: Access, class: Privilege, hit: Hit) {
+    pub(crate) fn insert(&mut self, la: u64, kind: Access, class: Privilege, hit: Hit) {
         let (kind, index) = (kind as usize, Self::index(la));
         let place = self.place(class);
         let table = &mut self.tables[place];
@@ -324,7 +330,7 @@ impl Tlb {
     }
 
     /// Flushes all translations, or with `keep_global` those that are not global.
-    pub fn flush(&mut self, keep_global: bool) {
+    pub(crate) fn flush(&mut self, keep_global: bool) {
         self.fetched.flush(keep_global);
         for table in self.used() {
             table.is_used = keep_global;
@@ -349,13 +355,13 @@ impl Tlb {
     }
 
     /// Notes that the page of `la`, which has just been entered, is part of a large page.
-    pub fn insert_large(&mut self, la: u64) {
+    pub(crate) fn insert_large(&mut self, la: u64) {
         self.large.add(la);
     }
 
     /// Flushes one linear page, or the whole large page that it may be part of. Returns whether it
     /// may be part of one.
-    pub fn flush_page(&mut self, la: u64) -> bool {
+    pub(crate) fn flush_page(&mut self, la: u64) -> bool {
         let large = self.large.may_have(la);
         let flushed = Flushed::with(la, large);
         self.fetched.flush_page(flushed);
@@ -375,7 +381,7 @@ impl Tlb {
     }
 
     /// Sets whether writes to a guest-physical page take the slow path.
-    pub fn set_write_tracked(&mut self, gpa: u64, write_tracked: bool) {
+    pub(crate) fn set_write_tracked(&mut self, gpa: u64, write_tracked: bool) {
         const WRITE: usize = Access::Write as usize;
         for table in self.used() {
             for (slot, phys) in table.slots.iter_mut().zip(&table.phys[WRITE]) {
@@ -388,7 +394,7 @@ impl Tlb {
     }
 
     /// Sets for each guest-physical page whether writes to it take the slow path.
-    pub fn update_write_tracked(&mut self, is_write_tracked: impl Fn(u64) -> bool) {
+    pub(crate) fn update_write_tracked(&mut self, is_write_tracked: impl Fn(u64) -> bool) {
         const WRITE: usize = Access::Write as usize;
         for table in self.used() {
             for (slot, phys) in table.slots.iter_mut().zip(&table.phys[WRITE]) {

@@ -23,98 +23,98 @@ pub struct Leaf {
 
 /// Feature flags of leaf 1, ECX.
 pub(crate) mod ecx1 {
-    pub const SSE3: u32 = 1 << 0;
-    pub const PCLMULQDQ: u32 = 1 << 1;
-    pub const DTES64: u32 = 1 << 2;
-    pub const DS_CPL: u32 = 1 << 4;
-    pub const SSSE3: u32 = 1 << 9;
-    pub const FMA: u32 = 1 << 12;
-    pub const CMPXCHG16B: u32 = 1 << 13;
-    pub const PDCM: u32 = 1 << 15;
-    pub const PCID: u32 = 1 << 17;
-    pub const SSE4_1: u32 = 1 << 19;
-    pub const SSE4_2: u32 = 1 << 20;
-    pub const MOVBE: u32 = 1 << 22;
-    pub const POPCNT: u32 = 1 << 23;
-    pub const TSC_DEADLINE: u32 = 1 << 24;
-    pub const AES: u32 = 1 << 25;
-    pub const XSAVE: u32 = 1 << 26;
-    pub const OSXSAVE: u32 = 1 << 27;
-    pub const AVX: u32 = 1 << 28;
-    pub const F16C: u32 = 1 << 29;
-    pub const RDRAND: u32 = 1 << 30;
-    pub const HYPERVISOR: u32 = 1 << 31;
+    pub(crate) const SSE3: u32 = 1 << 0;
+    pub(crate) const PCLMULQDQ: u32 = 1 << 1;
+    pub(crate) const DTES64: u32 = 1 << 2;
+    pub(crate) const DS_CPL: u32 = 1 << 4;
+    pub(crate) const SSSE3: u32 = 1 << 9;
+    pub(crate) const FMA: u32 = 1 << 12;
+    pub(crate) const CMPXCHG16B: u32 = 1 << 13;
+    pub(crate) const PDCM: u32 = 1 << 15;
+    pub(crate) const PCID: u32 = 1 << 17;
+    pub(crate) const SSE4_1: u32 = 1 << 19;
+    pub(crate) const SSE4_2: u32 = 1 << 20;
+    pub(crate) const MOVBE: u32 = 1 << 22;
+    pub(crate) const POPCNT: u32 = 1 << 23;
+    pub(crate) const TSC_DEADLINE: u32 = 1 << 24;
+    pub(crate) const AES: u32 = 1 << 25;
+    pub(crate) const XSAVE: u32 = 1 << 26;
+    pub(crate) const OSXSAVE: u32 = 1 << 27;
+    pub(crate) const AVX: u32 = 1 << 28;
+    pub(crate) const F16C: u32 = 1 << 29;
+    pub(crate) const RDRAND: u32 = 1 << 30;
+    pub(crate) const HYPERVISOR: u32 = 1 << 31;
 }
 
 /// Feature flags of leaf 1, EDX.
 pub(crate) mod edx1 {
-    pub const FPU: u32 = 1 << 0;
-    pub const VME: u32 = 1 << 1;
-    pub const DE: u32 = 1 << 2;
-    pub const PSE: u32 = 1 << 3;
-    pub const TSC: u32 = 1 << 4;
-    pub const MSR: u32 = 1 << 5;
-    pub const PAE: u32 = 1 << 6;
-    pub const MCE: u32 = 1 << 7;
-    pub const CX8: u32 = 1 << 8;
-    pub const APIC: u32 = 1 << 9;
-    pub const SEP: u32 = 1 << 11;
-    pub const MTRR: u32 = 1 << 12;
-    pub const PGE: u32 = 1 << 13;
-    pub const MCA: u32 = 1 << 14;
-    pub const CMOV: u32 = 1 << 15;
-    pub const PAT: u32 = 1 << 16;
-    pub const PSE36: u32 = 1 << 17;
-    pub const CLFSH: u32 = 1 << 19;
-    pub const DS: u32 = 1 << 21;
-    pub const MMX: u32 = 1 << 23;
-    pub const FXSR: u32 = 1 << 24;
-    pub const SSE: u32 = 1 << 25;
-    pub const SSE2: u32 = 1 << 26;
-    pub const SELF_SNOOP: u32 = 1 << 27;
-    pub const HTT: u32 = 1 << 28;
+    pub(crate) const FPU: u32 = 1 << 0;
+    pub(crate) const VME: u32 = 1 << 1;
+    pub(crate) const DE: u32 = 1 << 2;
+    pub(crate) const PSE: u32 = 1 << 3;
+    pub(crate) const TSC: u32 = 1 << 4;
+    pub(crate) const MSR: u32 = 1 << 5;
+    pub(crate) const PAE: u32 = 1 << 6;
+    pub(crate) const MCE: u32 = 1 << 7;
+    pub(crate) const CX8: u32 = 1 << 8;
+    pub(crate) const APIC: u32 = 1 << 9;
+    pub(crate) const SEP: u32 = 1 << 11;
+    pub(crate) const MTRR: u32 = 1 << 12;
+    pub(crate) const PGE: u32 = 1 << 13;
+    pub(crate) const MCA: u32 = 1 << 14;
+    pub(crate) const CMOV: u32 = 1 << 15;
+    pub(crate) const PAT: u32 = 1 << 16;
+    pub(crate) const PSE36: u32 = 1 << 17;
+    pub(crate) const CLFSH: u32 = 1 << 19;
+    pub(crate) const DS: u32 = 1 << 21;
+    pub(crate) const MMX: u32 = 1 << 23;
+    pub(crate) const FXSR: u32 = 1 << 24;
+    pub(crate) const SSE: u32 = 1 << 25;
+    pub(crate) const SSE2: u32 = 1 << 26;
+    pub(crate) const SELF_SNOOP: u32 = 1 << 27;
+    pub(crate) const HTT: u32 = 1 << 28;
 }
 
 /// Feature flags of leaf 7, EBX.
 pub(super) mod ebx7 {
-    pub const FSGSBASE: u32 = 1 << 0;
-    pub const BMI1: u32 = 1 << 3;
-    pub const AVX2: u32 = 1 << 5;
-    pub const SMEP: u32 = 1 << 7;
-    pub const BMI2: u32 = 1 << 8;
-    pub const INVPCID: u32 = 1 << 10;
-    pub const ADX: u32 = 1 << 19;
-    pub const SMAP: u32 = 1 << 20;
-    pub const SHA: u32 = 1 << 29;
+    pub(crate) const FSGSBASE: u32 = 1 << 0;
+    pub(crate) const BMI1: u32 = 1 << 3;
+    pub(crate) const AVX2: u32 = 1 << 5;
+    pub(crate) const SMEP: u32 = 1 << 7;
+    pub(crate) const BMI2: u32 = 1 << 8;
+    pub(crate) const INVPCID: u32 = 1 << 10;
+    pub(crate) const ADX: u32 = 1 << 19;
+    pub(crate) const SMAP: u32 = 1 << 20;
+    pub(crate) const SHA: u32 = 1 << 29;
 }
 
 /// Feature flags of leaf 7, ECX.
 pub(super) mod ecx7 {
-    pub const UMIP: u32 = 1 << 2;
-    pub const VAES: u32 = 1 << 9;
-    pub const VPCLMULQDQ: u32 = 1 << 10;
+    pub(crate) const UMIP: u32 = 1 << 2;
+    pub(crate) const VAES: u32 = 1 << 9;
+    pub(crate) const VPCLMULQDQ: u32 = 1 << 10;
 }
 
 /// Feature flags of leaf 0DH, sub-leaf 1, EAX.
 pub(super) mod eaxd {
-    pub const XSAVEOPT: u32 = 1 << 0;
-    pub const XSAVEC: u32 = 1 << 1;
-    pub const XGETBV1: u32 = 1 << 2;
-    pub const XSAVES: u32 = 1 << 3;
+    pub(crate) const XSAVEOPT: u32 = 1 << 0;
+    pub(crate) const XSAVEC: u32 = 1 << 1;
+    pub(crate) const XGETBV1: u32 = 1 << 2;
+    pub(crate) const XSAVES: u32 = 1 << 3;
 }
 
 /// Feature flags of leaf 80000001H, ECX.
 pub(super) mod ecx8000_0001 {
-    pub const LAHF: u32 = 1 << 0;
-    pub const LZCNT: u32 = 1 << 5;
+    pub(crate) const LAHF: u32 = 1 << 0;
+    pub(crate) const LZCNT: u32 = 1 << 5;
 }
 
 /// Feature flags of leaf 80000001H, EDX.
 pub(crate) mod edx8000_0001 {
-    pub const SYSCALL: u32 = 1 << 11;
-    pub const XD: u32 = 1 << 20;
-    pub const RDTSCP: u32 = 1 << 27;
-    pub const INTEL64: u32 = 1 << 29;
+    pub(crate) const SYSCALL: u32 = 1 << 11;
+    pub(crate) const XD: u32 = 1 << 20;
+    pub(crate) const RDTSCP: u32 = 1 << 27;
+    pub(crate) const INTEL64: u32 = 1 << 29;
 }
 
 /// First leaves of the three ranges; the first entry of each tells its last leaf in EAX.

@@ -77,7 +77,7 @@ pub(super) struct Flags {
 }
 
 impl Flags {
-    pub const NONE: Self = Self {
+    pub(super) const NONE: Self = Self {
         ecx1: 0,
         ebx7: 0,
         ecx7: 0,

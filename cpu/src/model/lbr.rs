@@ -21,7 +21,7 @@ pub(crate) enum LbrFormat {
 
 impl LbrFormat {
     /// The flags in the upper bits of a source.
-    pub const fn flags(self) -> u32 {
+    pub(crate) const fn flags(self) -> u32 {
         match self {
             Self::Pair | Self::Lip | Self::Info => 0,
             Self::EipFlags => 1,
@@ -68,7 +68,7 @@ const LBR_INFO: u32 = 0xDC0;
 
 impl Lbr {
     /// NetBurst, models 0 to 2 (Vol. 3B 17.11.2).
-    pub const NETBURST: Self = Self {
+    pub(crate) const NETBURST: Self = Self {
         depth: 4,
         format: LbrFormat::Pair,
         select: 0,
@@ -78,7 +78,7 @@ impl Lbr {
     };
 
     /// NetBurst from model 3 on (Vol. 3B 17.11.2).
-    pub const NETBURST_64: Self = Self {
+    pub(crate) const NETBURST_64: Self = Self {
         depth: 16,
         format: LbrFormat::Lip,
         from: 0x680,
@@ -87,7 +87,7 @@ impl Lbr {
     };
 
     /// Pentium M (Vol. 3B 17.13).
-    pub const PENTIUM_M: Self = Self {
+    pub(crate) const PENTIUM_M: Self = Self {
         depth: 8,
         from: 0x40,
         tos: LASTBRANCH_TOS,
@@ -95,7 +95,7 @@ impl Lbr {
     };
 
     /// The Core microarchitecture (Vol. 3B 17.5).
-    pub const CORE: Self = Self {
+    pub(crate) const CORE: Self = Self {
         depth: 4,
         format: LbrFormat::Lip,
         select: 0,
@@ -105,7 +105,7 @@ impl Lbr {
     };
 
     /// Nehalem (Vol. 3B 17.7).
-    pub const NEHALEM: Self = Self {
+    pub(crate) const NEHALEM: Self = Self {
         depth: 16,
         format: LbrFormat::EipFlags,
         select: select::EN_CALLSTACK - 1,
@@ -115,21 +115,21 @@ impl Lbr {
     };
 
     /// Haswell: with a call stack (Vol. 3B 17.9).
-    pub const HASWELL: Self = Self {
+    pub(crate) const HASWELL: Self = Self {
         format: LbrFormat::EipFlags2,
         select: Self::NEHALEM.select | select::EN_CALLSTACK,
         ..Self::NEHALEM
     };
 
     /// Skylake (Vol. 3B 17.10).
-    pub const SKYLAKE: Self = Self {
+    pub(crate) const SKYLAKE: Self = Self {
         depth: 32,
         format: LbrFormat::Info,
         ..Self::HASWELL
     };
 
     /// The register with this number.
-    pub fn register(&self, number: u32) -> Option<LbrRegister> {
+    pub(crate) fn register(&self, number: u32) -> Option<LbrRegister> {
         let entry = |first: u32| {
             let n = number.checked_sub(first)? as usize;
             (n < self.depth).then_some(n)
@@ -145,7 +145,7 @@ impl Lbr {
     }
 
     /// What the register can hold. `None`: an address, with flags above it.
-    pub fn writable(&self, register: LbrRegister) -> Option<u64> {
+    pub(crate) fn writable(&self, register: LbrRegister) -> Option<u64> {
         match register {
             LbrRegister::From(_) if self.format == LbrFormat::Pair => Some(u64::MAX),
             LbrRegister::From(_) | LbrRegister::To(_) => None,

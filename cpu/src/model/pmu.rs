@@ -28,14 +28,14 @@ pub(crate) const fn branches(types: &[usize]) -> u8 {
 }
 
 impl Event {
-    pub const ALL_BRANCHES: Self = Self::Branches((1 << branch::TYPES) - 1);
-    pub const CONDITIONAL_BRANCHES: Self =
+    pub(crate) const ALL_BRANCHES: Self = Self::Branches((1 << branch::TYPES) - 1);
+    pub(crate) const CONDITIONAL_BRANCHES: Self =
         Self::Branches(branches(&[branch::NOT_TAKEN, branch::TAKEN]));
-    pub const TAKEN_BRANCHES: Self =
+    pub(crate) const TAKEN_BRANCHES: Self =
         Self::Branches((1 << branch::TYPES) - 1 - branches(&[branch::NOT_TAKEN]));
 
     /// Both of two events of one register. They are of one kind.
-    pub fn or(self, other: Self) -> Self {
+    pub(crate) fn or(self, other: Self) -> Self {
         match (self, other) {
             (Self::Branches(a), Self::Branches(b)) => Self::Branches(a | b),
             _ => self,
@@ -125,7 +125,7 @@ impl Counters {
         }
     }
 
-    pub fn of(model: &Model) -> Self {
+    pub(crate) fn of(model: &Model) -> Self {
         let events: Events = match model.microarchitecture {
             Microarchitecture::PentiumM => return Self::P6,
             Microarchitecture::NetBurst => return Self::netburst(false),

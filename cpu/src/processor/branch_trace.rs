@@ -256,13 +256,13 @@ pub(crate) struct MappedWindow {
 
 impl MappedWindow {
     /// Offsets in this type, for native code: of the slots, and of the two host addresses.
-    pub const SLOTS_OFFSET: usize = offset_of!(Self, slots);
-    pub const ADDEND_OFFSET: usize = offset_of!(Self, offset);
-    pub const FIELD_OFFSET: usize = offset_of!(Self, field);
+    pub(crate) const SLOTS_OFFSET: usize = offset_of!(Self, slots);
+    pub(crate) const ADDEND_OFFSET: usize = offset_of!(Self, offset);
+    pub(crate) const FIELD_OFFSET: usize = offset_of!(Self, field);
 
     /// Where the next record is stored, and then the index: host addresses of guest memory, and
     /// sizes in bytes. `None`: it has no slot.
-    pub fn next_stores(&self) -> Option<[(*mut u8, usize); 2]> {
+    pub(crate) fn next_stores(&self) -> Option<[(*mut u8, usize); 2]> {
         let slot = self.offset.wrapping_add(self.slots.index()) as *mut u8;
         let stores = [
             (slot, RECORD_SIZE as usize),
@@ -272,7 +272,7 @@ impl MappedWindow {
     }
 
     /// Closes it: the next record reads the fields of the DS area again.
-    pub fn close(&mut self) {
+    pub(crate) fn close(&mut self) {
         self.slots.close();
     }
 }

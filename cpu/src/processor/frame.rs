@@ -25,7 +25,7 @@ pub(crate) struct Frame {
 
 impl Frame {
     /// The stack that the current code uses.
-    pub fn current(cpu: &Cpu) -> Self {
+    pub(crate) fn current(cpu: &Cpu) -> Self {
         let rsp = cpu.gpr[gpr::RSP];
         if cpu.in_64_bit_mode() {
             return Self::flat(cpu, rsp, cpu.cpl);
@@ -39,7 +39,7 @@ impl Frame {
 
     /// The stack at `sp` of the segment `ss`, which an inner privilege level of protected mode is
     /// about to use.
-    pub fn inner(cpu: &Cpu, ss: Segment, sp: u64) -> Self {
+    pub(crate) fn inner(cpu: &Cpu, ss: Segment, sp: u64) -> Self {
         let mask = if ss.attr.contains(SegAttr::DB) {
             0xFFFF_FFFF
         } else {
@@ -55,7 +55,7 @@ impl Frame {
     }
 
     /// The stack at `rsp` that 64-bit code at privilege level `cpl` is about to use.
-    pub fn flat(cpu: &Cpu, rsp: u64, cpl: u8) -> Self {
+    pub(crate) fn flat(cpu: &Cpu, rsp: u64, cpl: u8) -> Self {
         Self {
             sp: rsp,
             mask: u64::MAX,
@@ -66,7 +66,7 @@ impl Frame {
     }
 
     /// Pushes a word.
-    pub fn push<T: Int>(&mut self, cpu: &mut Cpu, value: T) -> Result<(), Abort> {
+    pub(crate) fn push<T: Int>(&mut self, cpu: &mut Cpu, value: T) -> Result<(), Abort> {
         let sp = self.sp.wrapping_sub(T::BYTES as u64) & self.mask;
         let la = self.linear(cpu, sp, T::BYTES)?;
         let stored = cpu.store_implicit(la, value, self.privilege);
@@ -76,7 +76,7 @@ impl Frame {
     }
 
     /// Pops a word.
-    pub fn pop<T: Int>(&mut self, cpu: &mut Cpu) -> Result<T, Abort> {
+    pub(crate) fn pop<T: Int>(&mut self, cpu: &mut Cpu) -> Result<T, Abort> {
         let la = self.linear(cpu, self.sp, T::BYTES)?;
         let loaded = cpu.load_as(la, self.privilege);
         let value = stack_fault(cpu, loaded)?;
@@ -85,12 +85,12 @@ impl Frame {
     }
 
     /// Releases `bytes`.
-    pub fn skip(&mut self, bytes: u64) {
+    pub(crate) fn skip(&mut self, bytes: u64) {
         self.sp = self.sp.wrapping_add(bytes) & self.mask;
     }
 
     /// Writes the pointer to RSP, or to the part of it that the stack segment uses.
-    pub fn commit(&self, cpu: &mut Cpu) {
+    pub(crate) fn commit(&self, cpu: &mut Cpu) {
         let rsp = &mut cpu.gpr[gpr::RSP];
         *rsp = if self.mask == 0xFFFF {
             (*rsp & !0xFFFF) | self.sp

@@ -23,7 +23,7 @@ const GENERATION_SHIFT: u32 = 4;
 
 impl JumpKeys {
     /// Whether `key` is one of the same mode, of any generation.
-    pub fn have_mode_of(self, key: u64) -> bool {
+    pub(crate) fn have_mode_of(self, key: u64) -> bool {
         key & MODE == self.any & MODE
     }
 }

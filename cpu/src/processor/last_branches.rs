@@ -39,7 +39,7 @@ impl BranchClass {
     const AHEAD: u32 = 16;
 
     /// That of a near branch.
-    pub fn of(insn: &Insn) -> Self {
+    pub(crate) fn of(insn: &Insn) -> Self {
         let direct = insn.prefix & Insn::DIRECT != 0;
         let suppressed_by = match insn.branch {
             BranchKind::Conditional => select::JCC,

@@ -90,43 +90,43 @@ pub(crate) struct PendingWork(u32);
 impl PendingWork {
     /// Whether no work is due.
     #[inline(always)]
-    pub fn is_empty(self) -> bool {
+    pub(crate) fn is_empty(self) -> bool {
         self.0 == 0
     }
 
     /// The architectural events.
     #[inline(always)]
-    pub fn events(self) -> ArchEvents {
+    pub(crate) fn events(self) -> ArchEvents {
         ArchEvents::from_bits_retain((self.0 >> ArchEvents::SHIFT) as u16)
     }
 
     /// Whether all of `flags` are set.
     #[inline(always)]
-    pub fn contains(self, flags: impl Half) -> bool {
+    pub(crate) fn contains(self, flags: impl Half) -> bool {
         self.0 & flags.word() == flags.word()
     }
 
     /// Whether one of `flags` is set.
     #[inline(always)]
-    pub fn intersects(self, flags: impl Half) -> bool {
+    pub(crate) fn intersects(self, flags: impl Half) -> bool {
         self.0 & flags.word() != 0
     }
 
     /// Sets `flags`.
     #[inline(always)]
-    pub fn insert(&mut self, flags: impl Half) {
+    pub(crate) fn insert(&mut self, flags: impl Half) {
         self.0 |= flags.word();
     }
 
     /// Clears `flags`.
     #[inline(always)]
-    pub fn remove(&mut self, flags: impl Half) {
+    pub(crate) fn remove(&mut self, flags: impl Half) {
         self.0 &= !flags.word();
     }
 
     /// Sets or clears `flags`.
     #[inline(always)]
-    pub fn set(&mut self, flags: impl Half, value: bool) {
+    pub(crate) fn set(&mut self, flags: impl Half, value: bool) {
         if value {
             self.insert(flags);
         } else {
@@ -136,7 +136,7 @@ impl PendingWork {
 
     /// Clears `flags`, and returns whether all of them were set.
     #[inline(always)]
-    pub fn take(&mut self, flags: impl Half) -> bool {
+    pub(crate) fn take(&mut self, flags: impl Half) -> bool {
         let before = *self;
         self.0 &= !flags.word();
         before.0 & flags.word() == flags.word()

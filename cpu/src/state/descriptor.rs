@@ -5,20 +5,20 @@ use super::{SegAttr, Segment};
 /// Types of system descriptors (SDM Vol. 3A table 3-2). IA-32e mode has only those without `_16`,
 /// with 16 bytes.
 pub(crate) mod system {
-    pub const TSS_16_AVAILABLE: u8 = 0x1;
-    pub const LDT: u8 = 0x2;
-    pub const TSS_16_BUSY: u8 = 0x3;
-    pub const CALL_GATE_16: u8 = 0x4;
-    pub const TASK_GATE: u8 = 0x5;
-    pub const INTERRUPT_GATE_16: u8 = 0x6;
-    pub const TRAP_GATE_16: u8 = 0x7;
-    pub const TSS_AVAILABLE: u8 = 0x9;
-    pub const TSS_BUSY: u8 = 0xB;
-    pub const CALL_GATE: u8 = 0xC;
-    pub const INTERRUPT_GATE: u8 = 0xE;
-    pub const TRAP_GATE: u8 = 0xF;
+    pub(crate) const TSS_16_AVAILABLE: u8 = 0x1;
+    pub(crate) const LDT: u8 = 0x2;
+    pub(crate) const TSS_16_BUSY: u8 = 0x3;
+    pub(crate) const CALL_GATE_16: u8 = 0x4;
+    pub(crate) const TASK_GATE: u8 = 0x5;
+    pub(crate) const INTERRUPT_GATE_16: u8 = 0x6;
+    pub(crate) const TRAP_GATE_16: u8 = 0x7;
+    pub(crate) const TSS_AVAILABLE: u8 = 0x9;
+    pub(crate) const TSS_BUSY: u8 = 0xB;
+    pub(crate) const CALL_GATE: u8 = 0xC;
+    pub(crate) const INTERRUPT_GATE: u8 = 0xE;
+    pub(crate) const TRAP_GATE: u8 = 0xF;
     /// What a TSS's type has if its task is busy.
-    pub const BUSY: u8 = TSS_BUSY & !TSS_AVAILABLE;
+    pub(crate) const BUSY: u8 = TSS_BUSY & !TSS_AVAILABLE;
 }
 
 /// Whether a selector is null: index 0 of the GDT, whatever its RPL.
@@ -40,48 +40,48 @@ pub(crate) struct Descriptor {
 }
 
 impl Descriptor {
-    pub fn attr(self) -> SegAttr {
+    pub(crate) fn attr(self) -> SegAttr {
         SegAttr::from_bits_retain((self.low >> 40) as u32 & 0xF0FF)
     }
 
-    pub fn has(self, attr: SegAttr) -> bool {
+    pub(crate) fn has(self, attr: SegAttr) -> bool {
         self.attr().contains(attr)
     }
 
-    pub fn dpl(self) -> u8 {
+    pub(crate) fn dpl(self) -> u8 {
         (self.low >> 45 & 3) as u8
     }
 
-    pub fn is_code(self) -> bool {
+    pub(crate) fn is_code(self) -> bool {
         self.has(SegAttr::S.union(SegAttr::CODE))
     }
 
-    pub fn is_conforming_code(self) -> bool {
+    pub(crate) fn is_conforming_code(self) -> bool {
         self.has(SegAttr::S.union(SegAttr::CODE).union(SegAttr::CONFORMING))
     }
 
-    pub fn is_data(self) -> bool {
+    pub(crate) fn is_data(self) -> bool {
         self.has(SegAttr::S) && !self.has(SegAttr::CODE)
     }
 
-    pub fn is_writable(self) -> bool {
+    pub(crate) fn is_writable(self) -> bool {
         self.is_data() && self.has(SegAttr::RW)
     }
 
-    pub fn is_readable(self) -> bool {
+    pub(crate) fn is_readable(self) -> bool {
         self.is_data() || (self.is_code() && self.has(SegAttr::RW))
     }
 
     /// The type, if it is a system descriptor.
-    pub fn system_type(self) -> Option<u8> {
+    pub(crate) fn system_type(self) -> Option<u8> {
         (!self.has(SegAttr::S)).then_some((self.low >> 40 & 15) as u8)
     }
 
-    pub fn base(self) -> u64 {
+    pub(crate) fn base(self) -> u64 {
         (self.low >> 16 & 0xFF_FFFF) | (self.low >> 32 & 0xFF00_0000) | self.high << 32
     }
 
-    pub fn limit(self) -> u32 {
+    pub(crate) fn limit(self) -> u32 {
         let raw = (self.low & 0xFFFF) as u32 | (self.low >> 32) as u32 & 0xF_0000;
         if self.has(SegAttr::G) {
             raw << 12 | 0xFFF
@@ -91,12 +91,12 @@ impl Descriptor {
     }
 
     /// Whether this, a gate or a TSS, is one of 16 bits.
-    pub fn is_16_bit(self) -> bool {
+    pub(crate) fn is_16_bit(self) -> bool {
         self.low >> 43 & 1 == 0
     }
 
     /// Offset of a gate's target.
-    pub fn gate_offset(self) -> u64 {
+    pub(crate) fn gate_offset(self) -> u64 {
         if self.is_16_bit() {
             return self.low & 0xFFFF;
         }
@@ -104,21 +104,21 @@ impl Descriptor {
     }
 
     /// Words that a call gate copies from stack to stack; IA-32e mode copies none.
-    pub fn gate_parameters(self) -> u64 {
+    pub(crate) fn gate_parameters(self) -> u64 {
         self.low >> 32 & 0x1F
     }
 
     /// Code segment of a gate's target.
-    pub fn gate_selector(self) -> u16 {
+    pub(crate) fn gate_selector(self) -> u16 {
         (self.low >> 16) as u16
     }
 
     /// Interrupt stack table entry of an interrupt or trap gate; 0 for none.
-    pub fn gate_ist(self) -> u8 {
+    pub(crate) fn gate_ist(self) -> u8 {
         (self.low >> 32 & 7) as u8
     }
 
-    pub fn segment(self, selector: u16) -> Segment {
+    pub(crate) fn segment(self, selector: u16) -> Segment {
         Segment {
             selector,
             base: self.base(),

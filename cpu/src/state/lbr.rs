@@ -29,16 +29,16 @@ impl LbrState {
 /// branches.
 pub(crate) mod select {
     /// Those that end at CPL 0.
-    pub const CPL_EQ_0: u64 = 1 << 0;
+    pub(crate) const CPL_EQ_0: u64 = 1 << 0;
     /// Those that end at CPL 1 to 3.
-    pub const CPL_NEQ_0: u64 = 1 << 1;
-    pub const JCC: u64 = 1 << 2;
-    pub const NEAR_REL_CALL: u64 = 1 << 3;
-    pub const NEAR_IND_CALL: u64 = 1 << 4;
-    pub const NEAR_RET: u64 = 1 << 5;
-    pub const NEAR_IND_JMP: u64 = 1 << 6;
-    pub const NEAR_REL_JMP: u64 = 1 << 7;
-    pub const FAR_BRANCH: u64 = 1 << 8;
+    pub(crate) const CPL_NEQ_0: u64 = 1 << 1;
+    pub(crate) const JCC: u64 = 1 << 2;
+    pub(crate) const NEAR_REL_CALL: u64 = 1 << 3;
+    pub(crate) const NEAR_IND_CALL: u64 = 1 << 4;
+    pub(crate) const NEAR_RET: u64 = 1 << 5;
+    pub(crate) const NEAR_IND_JMP: u64 = 1 << 6;
+    pub(crate) const NEAR_REL_JMP: u64 = 1 << 7;
+    pub(crate) const FAR_BRANCH: u64 = 1 << 8;
     /// A near return removes the entry of its call.
-    pub const EN_CALLSTACK: u64 = 1 << 9;
+    pub(crate) const EN_CALLSTACK: u64 = 1 << 9;
 }

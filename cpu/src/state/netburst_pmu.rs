@@ -29,34 +29,34 @@ impl NetBurstPmu {
 
 /// A CCCR (18.15.3).
 pub(crate) mod cccr {
-    pub const ENABLE: u64 = 1 << 12;
-    pub const ESCR_SELECT: u32 = 13;
+    pub(crate) const ENABLE: u64 = 1 << 12;
+    pub(crate) const ESCR_SELECT: u32 = 13;
     /// Two bits: the counter counts while none (0), one (1), both (2) or any (3) of the logical
     /// processors of a core are active. Bit 0 says all that there is to say about a core of one.
-    pub const ACTIVE_THREAD: u64 = 1 << 16;
-    pub const COMPARE: u64 = 1 << 18;
-    pub const COMPLEMENT: u64 = 1 << 19;
-    pub const THRESHOLD: u32 = 20;
-    pub const EDGE: u64 = 1 << 24;
-    pub const FORCE_OVF: u64 = 1 << 25;
+    pub(crate) const ACTIVE_THREAD: u64 = 1 << 16;
+    pub(crate) const COMPARE: u64 = 1 << 18;
+    pub(crate) const COMPLEMENT: u64 = 1 << 19;
+    pub(crate) const THRESHOLD: u32 = 20;
+    pub(crate) const EDGE: u64 = 1 << 24;
+    pub(crate) const FORCE_OVF: u64 = 1 << 25;
     /// OVF_PMI_T0 and OVF_PMI_T1.
-    pub const OVF_PMI: u64 = 3 << 26;
-    pub const CASCADE: u64 = 1 << 30;
-    pub const OVF: u64 = 1 << 31;
+    pub(crate) const OVF_PMI: u64 = 3 << 26;
+    pub(crate) const CASCADE: u64 = 1 << 30;
+    pub(crate) const OVF: u64 = 1 << 31;
     /// The bits that can be written.
-    pub const WRITABLE: u64 = 0xCFFF_F000;
+    pub(crate) const WRITABLE: u64 = 0xCFFF_F000;
 }
 
 /// An ESCR (18.15.1).
 pub(crate) mod escr {
     /// T0_USR and T1_USR.
-    pub const USR: u64 = 1 << 2 | 1 << 0;
+    pub(crate) const USR: u64 = 1 << 2 | 1 << 0;
     /// T0_OS and T1_OS.
-    pub const OS: u64 = 1 << 3 | 1 << 1;
+    pub(crate) const OS: u64 = 1 << 3 | 1 << 1;
     /// 16 bits.
-    pub const EVENT_MASK: u32 = 9;
+    pub(crate) const EVENT_MASK: u32 = 9;
     /// 6 bits.
-    pub const EVENT_SELECT: u32 = 25;
+    pub(crate) const EVENT_SELECT: u32 = 25;
     /// The bits that can be written.
-    pub const WRITABLE: u64 = 0x7FFF_FFFF;
+    pub(crate) const WRITABLE: u64 = 0x7FFF_FFFF;
 }

@@ -60,48 +60,48 @@ pub(crate) enum PmuRegister {
 /// Types of branch instructions: the index of their numbers, where they are counted.
 pub(crate) mod branch {
     /// Number of types.
-    pub const TYPES: usize = 7;
+    pub(crate) const TYPES: usize = 7;
     /// Jcc, LOOPcc or JrCXZ that is not taken.
-    pub const NOT_TAKEN: usize = 0;
+    pub(crate) const NOT_TAKEN: usize = 0;
     /// Such a branch that is taken.
-    pub const TAKEN: usize = 1;
+    pub(crate) const TAKEN: usize = 1;
     /// Near CALL of an immediate target.
-    pub const DIRECT_CALL: usize = 2;
+    pub(crate) const DIRECT_CALL: usize = 2;
     /// Near CALL of another target.
-    pub const INDIRECT_CALL: usize = 3;
+    pub(crate) const INDIRECT_CALL: usize = 3;
     /// Near RET.
-    pub const RETURN: usize = 4;
+    pub(crate) const RETURN: usize = 4;
     /// Near JMP to a target that is not immediate.
-    pub const INDIRECT_JUMP: usize = 5;
+    pub(crate) const INDIRECT_JUMP: usize = 5;
     /// Near JMP to an immediate target, and all far branches.
-    pub const OTHER: usize = 6;
+    pub(crate) const OTHER: usize = 6;
 }
 
 /// IA32_PERFEVTSELx (18.2.1.1). PC, pin control, has no effect. Version 2 has no AnyThread.
 pub(crate) mod evtsel {
-    pub const EVENT: u64 = 0xFFFF;
-    pub const RINGS: u32 = 16;
-    pub const EDGE: u64 = 1 << 18;
-    pub const INT: u64 = 1 << 20;
-    pub const EN: u64 = 1 << 22;
-    pub const INV: u64 = 1 << 23;
-    pub const CMASK: u32 = 24;
+    pub(crate) const EVENT: u64 = 0xFFFF;
+    pub(crate) const RINGS: u32 = 16;
+    pub(crate) const EDGE: u64 = 1 << 18;
+    pub(crate) const INT: u64 = 1 << 20;
+    pub(crate) const EN: u64 = 1 << 22;
+    pub(crate) const INV: u64 = 1 << 23;
+    pub(crate) const CMASK: u32 = 24;
     /// The bits that can be written.
-    pub const WRITABLE: u64 = 0xFFDF_FFFF;
+    pub(crate) const WRITABLE: u64 = 0xFFDF_FFFF;
 }
 
 /// IA32_FIXED_CTR_CTRL (18.2.2.1): four bits a counter, of which version 2 has no third.
 pub(crate) mod fixed_ctrl {
-    pub const WIDTH: usize = 4;
-    pub const RINGS: u64 = 3;
-    pub const PMI: u64 = 1 << 3;
+    pub(crate) const WIDTH: usize = 4;
+    pub(crate) const RINGS: u64 = 3;
+    pub(crate) const PMI: u64 = 1 << 3;
 }
 
 /// IA32_PERF_GLOBAL_CTRL, IA32_PERF_GLOBAL_STATUS and IA32_PERF_GLOBAL_OVF_CTRL (18.2.2): a bit for
 /// each counter.
 pub(crate) mod global {
     /// First bit of the fixed counters.
-    pub const FIXED: usize = 32;
+    pub(crate) const FIXED: usize = 32;
     /// IA32_PERF_GLOBAL_OVF_CTRL: the DS buffer's bit, and that of a changed condition.
-    pub const OVF_OTHERS: u64 = 3 << 62;
+    pub(crate) const OVF_OTHERS: u64 = 3 << 62;
 }

@@ -8,26 +8,26 @@ const VERSION: u32 = 0x0005_0014;
 
 /// Register offsets (SDM Vol. 3A table 10-1).
 pub(super) mod reg {
-    pub const ID: u64 = 0x020;
-    pub const VERSION: u64 = 0x030;
-    pub const TPR: u64 = 0x080;
-    pub const APR: u64 = 0x090;
-    pub const PPR: u64 = 0x0A0;
-    pub const EOI: u64 = 0x0B0;
-    pub const LDR: u64 = 0x0D0;
-    pub const DFR: u64 = 0x0E0;
-    pub const SVR: u64 = 0x0F0;
-    pub const ISR: u64 = 0x100;
-    pub const TMR: u64 = 0x180;
-    pub const IRR: u64 = 0x200;
-    pub const ESR: u64 = 0x280;
-    pub const ICR_LOW: u64 = 0x300;
-    pub const ICR_HIGH: u64 = 0x310;
-    pub const LVT_TIMER: u64 = 0x320;
-    pub const LVT_ERROR: u64 = 0x370;
-    pub const INITIAL_COUNT: u64 = 0x380;
-    pub const CURRENT_COUNT: u64 = 0x390;
-    pub const DIVIDE_CONFIGURATION: u64 = 0x3E0;
+    pub(crate) const ID: u64 = 0x020;
+    pub(crate) const VERSION: u64 = 0x030;
+    pub(crate) const TPR: u64 = 0x080;
+    pub(crate) const APR: u64 = 0x090;
+    pub(crate) const PPR: u64 = 0x0A0;
+    pub(crate) const EOI: u64 = 0x0B0;
+    pub(crate) const LDR: u64 = 0x0D0;
+    pub(crate) const DFR: u64 = 0x0E0;
+    pub(crate) const SVR: u64 = 0x0F0;
+    pub(crate) const ISR: u64 = 0x100;
+    pub(crate) const TMR: u64 = 0x180;
+    pub(crate) const IRR: u64 = 0x200;
+    pub(crate) const ESR: u64 = 0x280;
+    pub(crate) const ICR_LOW: u64 = 0x300;
+    pub(crate) const ICR_HIGH: u64 = 0x310;
+    pub(crate) const LVT_TIMER: u64 = 0x320;
+    pub(crate) const LVT_ERROR: u64 = 0x370;
+    pub(crate) const INITIAL_COUNT: u64 = 0x380;
+    pub(crate) const CURRENT_COUNT: u64 = 0x390;
+    pub(crate) const DIVIDE_CONFIGURATION: u64 = 0x3E0;
 }
 
 pub(super) const SVR_ENABLE: u32 = 1 << 8;

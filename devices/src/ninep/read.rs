@@ -15,15 +15,15 @@ const DIRECTORY_BUFFER: usize = 16 * 1024;
 
 /// Open flags on the wire, which are those of the generic Linux ABI.
 pub(super) mod open {
-    pub const ACCESS_MODE: u32 = 0o3;
-    pub const WRITE_ONLY: u32 = 0o1;
-    pub const READ_WRITE: u32 = 0o2;
-    pub const CREATE: u32 = 0o100;
-    pub const TRUNCATE: u32 = 0o1000;
-    pub const APPEND: u32 = 0o2000;
-    pub const DIRECTORY: u32 = 0o20_0000;
+    pub(crate) const ACCESS_MODE: u32 = 0o3;
+    pub(crate) const WRITE_ONLY: u32 = 0o1;
+    pub(crate) const READ_WRITE: u32 = 0o2;
+    pub(crate) const CREATE: u32 = 0o100;
+    pub(crate) const TRUNCATE: u32 = 0o1000;
+    pub(crate) const APPEND: u32 = 0o2000;
+    pub(crate) const DIRECTORY: u32 = 0o20_0000;
     /// The flags that a read-only share refuses.
-    pub const WRITES: u32 = ACCESS_MODE | CREATE | TRUNCATE;
+    pub(crate) const WRITES: u32 = ACCESS_MODE | CREATE | TRUNCATE;
 }
 
 /// Fields up to `blocks` are valid in Rgetattr.

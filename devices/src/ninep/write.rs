@@ -15,14 +15,14 @@ use super::wire::{Encode, Reader};
 
 /// Bits of `valid` in Tsetattr.
 pub(super) mod setattr {
-    pub const MODE: u32 = 1 << 0;
-    pub const UID: u32 = 1 << 1;
-    pub const GID: u32 = 1 << 2;
-    pub const SIZE: u32 = 1 << 3;
-    pub const ATIME: u32 = 1 << 4;
-    pub const MTIME: u32 = 1 << 5;
-    pub const ATIME_SET: u32 = 1 << 7;
-    pub const MTIME_SET: u32 = 1 << 8;
+    pub(crate) const MODE: u32 = 1 << 0;
+    pub(crate) const UID: u32 = 1 << 1;
+    pub(crate) const GID: u32 = 1 << 2;
+    pub(crate) const SIZE: u32 = 1 << 3;
+    pub(crate) const ATIME: u32 = 1 << 4;
+    pub(crate) const MTIME: u32 = 1 << 5;
+    pub(crate) const ATIME_SET: u32 = 1 << 7;
+    pub(crate) const MTIME_SET: u32 = 1 << 8;
 }
 
 /// The one flag of Tunlinkat.

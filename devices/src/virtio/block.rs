@@ -18,27 +18,27 @@ const QUEUE_SIZE: u16 = 128;
 
 /// Feature bits (section 5.2.3).
 mod feature {
-    pub const SIZE_MAX: u64 = 1 << 1;
-    pub const SEG_MAX: u64 = 1 << 2;
-    pub const RO: u64 = 1 << 5;
-    pub const BLK_SIZE: u64 = 1 << 6;
-    pub const FLUSH: u64 = 1 << 9;
-    pub const DISCARD: u64 = 1 << 13;
-    pub const WRITE_ZEROES: u64 = 1 << 14;
+    pub(super) const SIZE_MAX: u64 = 1 << 1;
+    pub(super) const SEG_MAX: u64 = 1 << 2;
+    pub(super) const RO: u64 = 1 << 5;
+    pub(super) const BLK_SIZE: u64 = 1 << 6;
+    pub(super) const FLUSH: u64 = 1 << 9;
+    pub(super) const DISCARD: u64 = 1 << 13;
+    pub(super) const WRITE_ZEROES: u64 = 1 << 14;
 }
 
 /// Request types and statuses (section 5.2.6).
 mod request {
-    pub const IN: u32 = 0;
-    pub const OUT: u32 = 1;
-    pub const FLUSH: u32 = 4;
-    pub const GET_ID: u32 = 8;
-    pub const DISCARD: u32 = 11;
-    pub const WRITE_ZEROES: u32 = 13;
+    pub(super) const IN: u32 = 0;
+    pub(super) const OUT: u32 = 1;
+    pub(super) const FLUSH: u32 = 4;
+    pub(super) const GET_ID: u32 = 8;
+    pub(super) const DISCARD: u32 = 11;
+    pub(super) const WRITE_ZEROES: u32 = 13;
 
-    pub const OK: u8 = 0;
-    pub const IOERR: u8 = 1;
-    pub const UNSUPP: u8 = 2;
+    pub(super) const OK: u8 = 0;
+    pub(super) const IOERR: u8 = 1;
+    pub(super) const UNSUPP: u8 = 2;
 }
 
 /// `struct virtio_blk_req` before its data: type, reserved, sector.

@@ -32,12 +32,12 @@ const PIECE: usize = 16 * 1024;
 
 /// Control events (section 5.3.6.2).
 mod event {
-    pub const DEVICE_READY: u16 = 0;
-    pub const DEVICE_ADD: u16 = 1;
-    pub const PORT_READY: u16 = 3;
-    pub const CONSOLE_PORT: u16 = 4;
-    pub const PORT_OPEN: u16 = 6;
-    pub const PORT_NAME: u16 = 7;
+    pub(super) const DEVICE_READY: u16 = 0;
+    pub(super) const DEVICE_ADD: u16 = 1;
+    pub(super) const PORT_READY: u16 = 3;
+    pub(super) const CONSOLE_PORT: u16 = 4;
+    pub(super) const PORT_OPEN: u16 = 6;
+    pub(super) const PORT_NAME: u16 = 7;
 }
 
 const DEVICE: &str = "the virtio console";

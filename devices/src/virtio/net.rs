@@ -22,8 +22,8 @@ const QUEUE_SIZE: u16 = 128;
 
 /// Feature bits (section 5.1.3).
 mod feature {
-    pub const MTU: u64 = 1 << 3;
-    pub const MAC: u64 = 1 << 5;
+    pub(super) const MTU: u64 = 1 << 3;
+    pub(super) const MAC: u64 = 1 << 5;
 }
 
 /// `struct virtio_net_hdr` (section 5.1.6), which comes before each frame.

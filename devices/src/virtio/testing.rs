@@ -8,13 +8,13 @@ use crate::bus::BusDevice;
 use crate::irqchip::{IrqChip, IrqLine};
 use crate::{Effects, GuestRam, Shared, shared};
 
-pub const RAM_SIZE: usize = 8 << 20;
+pub(super) const RAM_SIZE: usize = 8 << 20;
 const RINGS: u64 = 0x1000;
 const RING_STRIDE: u64 = 0x3000;
 const BUFFERS: u64 = 0x10_0000;
 
-pub const NEXT: u16 = 1;
-pub const WRITE: u16 = 2;
+pub(super) const NEXT: u16 = 1;
+pub(super) const WRITE: u16 = 2;
 
 #[derive(Default, Clone)]
 struct Ring {
@@ -25,7 +25,7 @@ struct Ring {
 }
 
 /// A device, its RAM, and a driver for it.
-pub struct Driver<D> {
+pub(super) struct Driver<D> {
     pub device: MmioTransport<D>,
     pub ram: GuestRam,
     pub chip: Shared<IrqChip>,
@@ -35,18 +35,18 @@ pub struct Driver<D> {
 }
 
 /// A chain that was made available: its head, and the address of its writable buffer.
-pub struct Request {
+pub(super) struct Request {
     pub head: u16,
     pub reply: GuestAddress,
 }
 
 impl<D: VirtioDevice> Driver<D> {
-    pub fn new(device: D) -> Self {
+    pub(super) fn new(device: D) -> Self {
         Self::within(device, Budget::default())
     }
 
     /// A driver for a device that shares `budget` with others.
-    pub fn within(device: D, budget: Budget) -> Self {
+    pub(super) fn within(device: D, budget: Budget) -> Self {
         let ram = GuestRam::from_ranges(&[(GuestAddress(0), RAM_SIZE)]).unwrap();
         let chip = shared(IrqChip::new(1, false));
         let line = IrqLine::new(chip.clone(), 5);
@@ -61,7 +61,7 @@ impl<D: VirtioDevice> Driver<D> {
     }
 
     /// Saves the device and restores it to `device`, which takes its place.
-    pub fn replace(&mut self, device: D) {
+    pub(super) fn replace(&mut self, device: D) {
         let state = self.device.state().unwrap();
         let encoded = postcard::to_allocvec(&state).unwrap();
         let state = postcard::from_bytes(&encoded).unwrap();
@@ -71,30 +71,30 @@ impl<D: VirtioDevice> Driver<D> {
         assert_eq!(self.device.state().unwrap(), state);
     }
 
-    pub fn get(&mut self, offset: u64) -> u32 {
+    pub(super) fn get(&mut self, offset: u64) -> u32 {
         let mut data = [0; 4];
         self.device.read(0, offset, &mut data);
         u32::from_le_bytes(data)
     }
 
-    pub fn set(&mut self, offset: u64, value: u32) {
+    pub(super) fn set(&mut self, offset: u64, value: u32) {
         self.device.write(0, offset, &value.to_le_bytes());
     }
 
-    pub fn avail_ring(queue: usize) -> u64 {
+    pub(super) fn avail_ring(queue: usize) -> u64 {
         RINGS + queue as u64 * RING_STRIDE + 0x1000
     }
 
-    pub fn used_ring(queue: usize) -> u64 {
+    pub(super) fn used_ring(queue: usize) -> u64 {
         RINGS + queue as u64 * RING_STRIDE + 0x2000
     }
 
-    pub fn descriptors(queue: usize) -> u64 {
+    pub(super) fn descriptors(queue: usize) -> u64 {
         RINGS + queue as u64 * RING_STRIDE
     }
 
     /// Negotiates every feature that is offered, up to FEATURES_OK.
-    pub fn negotiate(&mut self) {
+    pub(super) fn negotiate(&mut self) {
         self.set(0x070, 0);
         self.set(0x070, 1);
         self.set(0x070, 3);
@@ -109,7 +109,7 @@ impl<D: VirtioDevice> Driver<D> {
     }
 
     /// Brings the device up with all its queues.
-    pub fn start(&mut self) {
+    pub(super) fn start(&mut self) {
         self.negotiate();
         self.rings.clear();
         for queue in 0.. {
@@ -141,7 +141,7 @@ impl<D: VirtioDevice> Driver<D> {
         assert_eq!(self.get(0x070), 0xF);
     }
 
-    pub fn write_descriptor(
+    pub(super) fn write_descriptor(
         &self,
         queue: usize,
         index: u16,
@@ -158,7 +158,7 @@ impl<D: VirtioDevice> Driver<D> {
     }
 
     /// Makes the chain that starts at `head` available.
-    pub fn make_available(&mut self, queue: usize, head: u16) {
+    pub(super) fn make_available(&mut self, queue: usize, head: u16) {
         let ring = &mut self.rings[queue];
         let at = Self::avail_ring(queue) + 4 + u64::from(ring.avail % ring.size) * 2;
         ring.avail = ring.avail.wrapping_add(1);
@@ -179,7 +179,7 @@ impl<D: VirtioDevice> Driver<D> {
     }
 
     /// Makes a chain available with `out` for the device to read and `room` bytes for it to write.
-    pub fn submit(&mut self, queue: usize, out: &[u8], room: usize) -> Request {
+    pub(super) fn submit(&mut self, queue: usize, out: &[u8], room: usize) -> Request {
         let (size, head) = (self.rings[queue].size, self.rings[queue].next_descriptor);
         let second = (head + 1) % size;
         self.rings[queue].next_descriptor = (head + 2) % size;
@@ -201,24 +201,24 @@ impl<D: VirtioDevice> Driver<D> {
     }
 
     /// The run loop has returned.
-    pub fn grant_budgets(&mut self) -> Effects {
+    pub(super) fn grant_budgets(&mut self) -> Effects {
         self.budget.renew();
         self.device.grant_budget(0)
     }
 
     /// Notifies the device by an instruction after which the run loop returns.
-    pub fn notify(&mut self, queue: usize) {
+    pub(super) fn notify(&mut self, queue: usize) {
         self.notify_in_block(queue);
         self.grant_budgets();
     }
 
     /// Notifies the device by an instruction after which the same block goes on.
-    pub fn notify_in_block(&mut self, queue: usize) {
+    pub(super) fn notify_in_block(&mut self, queue: usize) {
         self.set(0x050, queue as u32);
     }
 
     /// The next used entry: head and length.
-    pub fn used(&mut self, queue: usize) -> Option<(u16, u32)> {
+    pub(super) fn used(&mut self, queue: usize) -> Option<(u16, u32)> {
         let ring = &mut self.rings[queue];
         let index: u16 = self
             .ram
@@ -235,7 +235,7 @@ impl<D: VirtioDevice> Driver<D> {
     }
 
     /// Submits `out`, checks that it is served at once, and returns the answer.
-    pub fn exchange(&mut self, queue: usize, out: &[u8], room: usize) -> Vec<u8> {
+    pub(super) fn exchange(&mut self, queue: usize, out: &[u8], room: usize) -> Vec<u8> {
         let request = self.submit(queue, out, room);
         self.notify(queue);
         let (head, len) = self.used(queue).unwrap();
@@ -243,7 +243,7 @@ impl<D: VirtioDevice> Driver<D> {
         self.bytes(request.reply, len as usize)
     }
 
-    pub fn bytes(&self, at: GuestAddress, len: usize) -> Vec<u8> {
+    pub(super) fn bytes(&self, at: GuestAddress, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.ram.read_slice(&mut bytes, at).unwrap();
         bytes

@@ -5,12 +5,12 @@ use std::hint::select_unpredictable;
 use wide::{CmpEq, i32x4};
 
 /// Corrections that are kept.
-pub const KEPT: usize = 4;
+pub(super) const KEPT: usize = 4;
 
 /// The nodes of the last corrections, the last one first. They are handled without branches,
 /// because the host would mispredict about half of these.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Corrections(i32x4);
+pub(super) struct Corrections(i32x4);
 
 /// For each position, and for none, the lanes behind it. Positions come from codes of 3 bits.
 const BEHIND: [i32x4; 8] = {
@@ -32,7 +32,7 @@ impl Corrections {
     /// The code of `node`, which was not predicted: its position without that of `predicted`.
     /// Moves it to the front. Returns `None` if it has no position, and inserts it.
     #[inline(always)]
-    pub fn encode(&mut self, node: u32, predicted: u32) -> Option<u8> {
+    pub(super) fn encode(&mut self, node: u32, predicted: u32) -> Option<u8> {
         let first = |positions: u32| (positions | 1 << KEPT).trailing_zeros() as usize;
         let at = first(self.positions(node));
         let skipped = first(self.positions(predicted)) < at;
@@ -43,7 +43,7 @@ impl Corrections {
     /// The node with a code below [`KEPT`], which was not `predicted`. Moves it to the front.
     /// Returns `None` if no node has the code.
     #[inline(always)]
-    pub fn decode(&mut self, code: u8, predicted: u32) -> Option<u32> {
+    pub(super) fn decode(&mut self, code: u8, predicted: u32) -> Option<u32> {
         let code = usize::from(code);
         let skipped = self.positions(predicted) & ((2 << code) - 1) != 0;
         // Both are read before it is known whether the prediction is skipped.
@@ -58,7 +58,7 @@ impl Corrections {
     /// Puts `node` in front, from the position `at`, or in place of the last one if that is
     /// [`KEPT`].
     #[inline(always)]
-    pub fn insert(&mut self, node: u32, at: usize) {
+    pub(super) fn insert(&mut self, node: u32, at: usize) {
         let [first, second, third, _] = self.0.to_array();
         let moved = i32x4::new([node.cast_signed(), first, second, third]);
         let behind = BEHIND[at % BEHIND.len()];

@@ -37,7 +37,7 @@ impl Stream {
 
 /// Decodes branches.
 #[derive(Debug, Default)]
-pub struct Decoder {
+pub(crate) struct Decoder {
     nodes: Nodes,
     /// Right predictions before the next wrong one.
     run: u32,
@@ -53,7 +53,7 @@ impl Decoder {
     ///
     /// # Errors
     /// It is damaged.
-    pub fn start(&mut self, encoded: &[u8]) -> Result<(), Error> {
+    pub(crate) fn start(&mut self, encoded: &[u8]) -> Result<(), Error> {
         self.nodes.clear();
         let mut cursor = Cursor(encoded);
         let mut limit = MAX_PLAIN;
@@ -74,7 +74,7 @@ impl Decoder {
     }
 
     /// The branches that there have been so far, by their numbers.
-    pub fn branches(&self) -> &[Branch] {
+    pub(crate) fn branches(&self) -> &[Branch] {
         &self.nodes.branches
     }
 
@@ -83,7 +83,7 @@ impl Decoder {
     ///
     /// # Errors
     /// The encoded form is damaged. `out` may have some of them.
-    pub fn take<T>(
+    pub(crate) fn take<T>(
         &mut self,
         context: &mut Context,
         out: &mut [T],

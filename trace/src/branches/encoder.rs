@@ -18,7 +18,7 @@ fn place(branch: &Branch) -> usize {
 
 /// Encodes branches.
 #[derive(Debug)]
-pub struct Encoder {
+pub(crate) struct Encoder {
     nodes: Nodes,
     /// The node of each branch. A hash without a key is enough, as for places.
     known: FxHashMap<Branch, u32>,
@@ -62,23 +62,23 @@ impl Default for Encoder {
 
 impl Encoder {
     /// Number of branches so far.
-    pub fn count(&self) -> u64 {
+    pub(crate) fn count(&self) -> u64 {
         self.count
     }
 
     /// Bytes of the encoded form so far, about.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         let symbols: usize = self.symbols.iter().map(Vec::len).sum();
         symbols + 2 * self.named.len() + self.new.len()
     }
 
     /// Whether `more` branches may be too many for the tables, or for a block.
-    pub fn is_full(&self, more: usize) -> bool {
+    pub(crate) fn is_full(&self, more: usize) -> bool {
         self.nodes.len() + more > MAX_NODES || self.count + more as u64 > MAX_RUN
     }
 
     /// Adds branches of the task of `context`.
-    pub fn push(&mut self, branches: &[Branch], context: &mut Context) {
+    pub(crate) fn push(&mut self, branches: &[Branch], context: &mut Context) {
         let mut at = *context;
         for branch in branches {
             // The host finds the nodes of several branches at once, because none of them depends
@@ -143,7 +143,7 @@ impl Encoder {
     ///
     /// # Errors
     /// There is no memory for zstd.
-    pub fn finish(
+    pub(crate) fn finish(
         &mut self,
         out: &mut Vec<u8>,
         compressor: &mut zstd::bulk::Compressor<'_>,

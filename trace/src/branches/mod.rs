@@ -18,10 +18,10 @@ mod encoder;
 mod predictor;
 mod streams;
 
-pub use decoder::Decoder;
-pub use encoder::Encoder;
-pub use predictor::Context;
-pub use streams::MAX_RUN;
+pub(crate) use decoder::Decoder;
+pub(crate) use encoder::Encoder;
+pub(crate) use predictor::Context;
+pub(crate) use streams::MAX_RUN;
 
 #[cfg(test)]
 mod tests {

@@ -11,7 +11,7 @@ use super::corrections::Corrections;
 use crate::Branch;
 
 /// Nodes that there can be. Entries have room for the index of one.
-pub const MAX_NODES: usize = 1 << NODE_BITS;
+pub(super) const MAX_NODES: usize = 1 << NODE_BITS;
 const NODE_BITS: u32 = 18;
 /// Entries of a node that different ones have followed.
 const SLOTS: usize = 32;
@@ -25,7 +25,7 @@ const MANY: u32 = u32::MAX;
 
 /// The last branches of one task.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Context {
+pub(crate) struct Context {
     /// The node of the last branch.
     pub last: u32,
     /// A hash of about five branches before it.
@@ -35,7 +35,7 @@ pub struct Context {
 impl Context {
     /// Takes the node of the next branch.
     #[inline]
-    pub fn advance(&mut self, node: u32) {
+    pub(crate) fn advance(&mut self, node: u32) {
         // Multiplicative hashing (Knuth, TAOCP 6.4). Older branches leave at the top.
         let last = self.last.wrapping_mul(0x9E37_79B1);
         *self = Self {
@@ -52,7 +52,7 @@ impl Context {
 
 /// The different branches so far. Their indices name them; the first one is (0, 0).
 #[derive(Debug, Default)]
-pub struct Nodes {
+pub(super) struct Nodes {
     /// The branches.
     pub branches: Vec<Branch>,
     /// For each, the entry for what follows it, or [`MANY`].
@@ -65,13 +65,13 @@ pub struct Nodes {
 
 /// The node that an entry predicts.
 #[inline(always)]
-pub fn node_of(entry: u32) -> u32 {
+pub(super) fn node_of(entry: u32) -> u32 {
     entry & (CONFIDENCE - 1)
 }
 
 /// What an entry becomes when its prediction is right.
 #[inline(always)]
-pub fn confirmed(entry: u32) -> u32 {
+pub(super) fn confirmed(entry: u32) -> u32 {
     let more = entry / CONFIDENCE < MAX_CONFIDENCE;
     entry + if more { CONFIDENCE } else { 0 }
 }
@@ -86,7 +86,7 @@ fn corrected(entry: u32, node: u32) -> u32 {
 
 impl Nodes {
     /// Forgets all but the first one.
-    pub fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.branches.clear();
         self.single.clear();
         self.slots.clear();
@@ -95,7 +95,7 @@ impl Nodes {
     }
 
     /// Adds a branch, and returns its index.
-    pub fn push(&mut self, branch: Branch) -> u32 {
+    pub(super) fn push(&mut self, branch: Branch) -> u32 {
         self.branches.push(branch);
         self.single.push(0);
         self.slots.push([0; SLOTS]);
@@ -104,13 +104,13 @@ impl Nodes {
     }
 
     /// Number of branches.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.branches.len()
     }
 
     /// The entry that predicts what follows.
     #[inline(always)]
-    pub fn entry(&mut self, context: &Context) -> Option<&mut u32> {
+    pub(super) fn entry(&mut self, context: &Context) -> Option<&mut u32> {
         let last = context.last as usize;
         let single = self.single.get_mut(last)?;
         if *single != MANY {
@@ -121,7 +121,7 @@ impl Nodes {
 
     /// Takes that `node` has followed, which was not predicted.
     #[inline(always)]
-    pub fn correct_entry(&mut self, context: &Context, node: u32) {
+    pub(super) fn correct_entry(&mut self, context: &Context, node: u32) {
         let last = context.last as usize;
         let (Some(single), Some(slots)) = (self.single.get_mut(last), self.slots.get_mut(last))
         else {

@@ -8,12 +8,12 @@ use crate::{Error, chunk};
 
 /// The branch is the one whose index follows. Smaller codes are positions among the last
 /// corrections.
-pub const KNOWN: u8 = KEPT as u8;
+pub(super) const KNOWN: u8 = KEPT as u8;
 /// The branch is new.
-pub const NEW: u8 = KNOWN + 1;
+pub(super) const NEW: u8 = KNOWN + 1;
 
 /// Bytes of the index of a branch. Each has a stream of its own.
-pub const INDEX_BYTES: usize = 3;
+pub(super) const INDEX_BYTES: usize = 3;
 
 /// Bits of a symbol that have the code.
 const CODE_BITS: u32 = 3;
@@ -22,14 +22,14 @@ const SHORT_RUNS: u32 = 10;
 /// Lengths that a symbol has room for.
 const LENGTHS: u32 = 1 << (u8::BITS - CODE_BITS);
 /// The longest run that a symbol can say.
-pub const MAX_RUN: u64 = (1 << (LENGTHS - SHORT_RUNS)) + SHORT_RUNS as u64 - 2;
+pub(crate) const MAX_RUN: u64 = (1 << (LENGTHS - SHORT_RUNS)) + SHORT_RUNS as u64 - 2;
 
 /// Streams of symbols. How long a run is depends on where it begins.
-pub const STREAMS: usize = 32;
+pub(super) const STREAMS: usize = 32;
 
 /// The stream of the symbol after a correction of the node `last`.
 #[inline]
-pub fn stream_after(last: u32) -> usize {
+pub(super) fn stream_after(last: u32) -> usize {
     last as usize % STREAMS
 }
 
@@ -38,7 +38,7 @@ const MIN_FRAME: usize = 1 << 10;
 
 /// Bits, the lowest of a byte first.
 #[derive(Debug, Default)]
-pub struct Bits {
+pub(super) struct Bits {
     bytes: Vec<u8>,
     /// Those that are not in `bytes` yet.
     last: u64,
@@ -58,7 +58,7 @@ impl Bits {
     }
 
     /// All bytes.
-    pub fn finish(&mut self) -> &[u8] {
+    pub(super) fn finish(&mut self) -> &[u8] {
         let rest = self.count.div_ceil(8) as usize;
         self.bytes.extend(self.last.to_le_bytes().iter().take(rest));
         (self.last, self.count) = (0, 0);
@@ -66,7 +66,7 @@ impl Bits {
     }
 
     /// Removes all.
-    pub fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.bytes.clear();
         (self.last, self.count) = (0, 0);
     }
@@ -75,7 +75,7 @@ impl Bits {
 /// Returns the symbol of a run of correct predictions and the code of what follows it. Adds the
 /// lower bits of the run's length to `bits`.
 #[inline]
-pub fn symbol(run: u32, code: u8, bits: &mut Bits) -> u8 {
+pub(super) fn symbol(run: u32, code: u8, bits: &mut Bits) -> u8 {
     let length = if run < SHORT_RUNS {
         run
     } else {
@@ -89,7 +89,7 @@ pub fn symbol(run: u32, code: u8, bits: &mut Bits) -> u8 {
 
 /// The symbols of all streams, and their bits.
 #[derive(Debug, Default)]
-pub struct Symbols {
+pub(super) struct Symbols {
     streams: [IntoIter<u8>; STREAMS],
     bits: Vec<u8>,
     /// Bits that were read.
@@ -98,7 +98,7 @@ pub struct Symbols {
 
 impl Symbols {
     /// Symbols with their bits.
-    pub fn new(streams: [IntoIter<u8>; STREAMS], mut bits: Vec<u8>) -> Self {
+    pub(super) fn new(streams: [IntoIter<u8>; STREAMS], mut bits: Vec<u8>) -> Self {
         // Bits are read from eight bytes at once.
         bits.extend([0; 8]);
         Self {
@@ -110,7 +110,7 @@ impl Symbols {
 
     /// The next run and code of a stream, if there is one.
     #[inline]
-    pub fn next(&mut self, stream: usize) -> Option<(u32, u8)> {
+    pub(super) fn next(&mut self, stream: usize) -> Option<(u32, u8)> {
         let symbol = self.streams[stream].next()?;
         let length = u32::from(symbol >> CODE_BITS);
         let run = if length < SHORT_RUNS {
@@ -134,7 +134,7 @@ impl Symbols {
 }
 
 /// Appends a stream: its size, its size here, and its bytes, compressed if that makes it smaller.
-pub fn push(
+pub(super) fn push(
     out: &mut Vec<u8>,
     stream: &[u8],
     compressor: &mut zstd::bulk::Compressor<'_>,
@@ -152,7 +152,7 @@ pub fn push(
 }
 
 /// Reads a stream that has at most `limit` bytes.
-pub fn take(cursor: &mut Cursor<'_>, limit: usize) -> Result<Vec<u8>, Error> {
+pub(super) fn take(cursor: &mut Cursor<'_>, limit: usize) -> Result<Vec<u8>, Error> {
     let size = usize::try_from(cursor.number()?).unwrap_or(usize::MAX);
     let bytes = cursor.bytes()?;
     if size > limit {

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::modules::ModuleId;
 
 /// Size of the parts in which code is read, a power of two.
-pub const PAGE: u64 = 4096;
+pub(super) const PAGE: u64 = 4096;
 /// Maximum number of different bytes, and of pieces of them. Further ones are ignored.
 const MAX_BYTES: usize = 64 << 20;
 const MAX_PIECES: usize = 1 << 20;
@@ -17,7 +17,7 @@ type Piece = (usize, Box<[u8]>);
 
 /// Bytes in memory, in the place of those in the file.
 #[derive(Debug, Default)]
-pub struct Changes {
+pub(super) struct Changes {
     /// Pieces by the module and the part that they are in. Later ones come last.
     pages: BTreeMap<(ModuleId, u64), Vec<Piece>>,
     modules: BTreeSet<ModuleId>,
@@ -27,12 +27,12 @@ pub struct Changes {
 
 impl Changes {
     /// Whether code of the module has changed.
-    pub fn has(&self, module: ModuleId) -> bool {
+    pub(super) fn has(&self, module: ModuleId) -> bool {
         self.modules.contains(&module)
     }
 
     /// Adds the bytes at `address` of a module.
-    pub fn add(&mut self, module: ModuleId, address: u64, bytes: &[u8]) {
+    pub(super) fn add(&mut self, module: ModuleId, address: u64, bytes: &[u8]) {
         self.modules.insert(module);
         let mut rest = bytes;
         let mut offset = (address % PAGE) as usize;
@@ -51,7 +51,7 @@ impl Changes {
     }
 
     /// Changes `bytes`, which are those of the file from `page` on.
-    pub fn apply(&self, module: ModuleId, page: u64, bytes: &mut [u8]) {
+    pub(super) fn apply(&self, module: ModuleId, page: u64, bytes: &mut [u8]) {
         for (offset, piece) in self.pages.get(&(module, page)).into_iter().flatten() {
             // The file may have less.
             for (byte, changed) in bytes.iter_mut().skip(*offset).zip(piece) {
@@ -61,7 +61,7 @@ impl Changes {
     }
 
     /// Where the changed bytes from `page` on end.
-    pub fn end(&self, module: ModuleId, page: u64) -> usize {
+    pub(super) fn end(&self, module: ModuleId, page: u64) -> usize {
         let pieces = self.pages.get(&(module, page)).into_iter().flatten();
         let ends = pieces.map(|(offset, piece)| offset + piece.len());
         ends.max().unwrap_or(0)
@@ -69,7 +69,7 @@ impl Changes {
 }
 
 /// Where the parts begin that have the bytes at `address`.
-pub fn pages(address: u64, bytes: &[u8]) -> impl Iterator<Item = u64> {
+pub(super) fn pages(address: u64, bytes: &[u8]) -> impl Iterator<Item = u64> {
     let offset = address % PAGE;
     let count = (offset + bytes.len() as u64).div_ceil(PAGE);
     let count = if bytes.is_empty() { 0 } else { count };

@@ -9,7 +9,7 @@ use crate::Branch;
 
 /// Applies a transfer to a stack.
 #[inline]
-pub fn apply(transfer: &mut Transfer, stack: &mut Stack, context: &mut Context<'_>) {
+pub(super) fn apply(transfer: &mut Transfer, stack: &mut Stack, context: &mut Context<'_>) {
     let target = Target {
         to: transfer.to,
         function: transfer.function,

@@ -11,12 +11,12 @@ use super::stack::Stack;
 use super::{Profile, Watch};
 
 /// Maximum number of tasks that live at once, and of processes.
-pub const MAX_TASKS: usize = 1 << 16;
+pub(super) const MAX_TASKS: usize = 1 << 16;
 /// Maximum number of tasks in the list of all tasks.
-pub const MAX_ENDED: usize = 1 << 20;
+pub(super) const MAX_ENDED: usize = 1 << 20;
 /// Maximum number of programs, and length of their paths in bytes (`PATH_MAX` of Linux).
-pub const MAX_PROGRAMS: usize = 1 << 13;
-pub const MAX_PATH: usize = 4096;
+pub(super) const MAX_PROGRAMS: usize = 1 << 13;
+pub(super) const MAX_PATH: usize = 4096;
 /// Frames of all stacks. When they are reached, outer frames are dropped.
 const MAX_FRAMES: usize = 1 << 22;
 /// Transfers of all address spaces. When they are reached, their counts are added up, and they are
@@ -27,7 +27,7 @@ const MAX_MAPPINGS: usize = 128 << 20;
 
 /// What was added since the sums were computed.
 #[derive(Debug, Default)]
-pub struct Added {
+pub(super) struct Added {
     /// Frames.
     pub frames: usize,
     /// Transfers.

@@ -7,7 +7,7 @@ use crate::varint::Cursor;
 
 /// What is between branches.
 #[derive(Debug)]
-pub enum Entry {
+pub(super) enum Entry {
     /// An event.
     Event(Event),
     /// The task has changed, or it is an event of a later version of the format.
@@ -16,7 +16,7 @@ pub enum Entry {
 
 /// The events of a block, and what was read of them.
 #[derive(Debug, Default)]
-pub struct BlockEvents {
+pub(super) struct BlockEvents {
     bytes: Vec<u8>,
     /// Number of `bytes` that were read.
     at: usize,
@@ -38,7 +38,7 @@ impl BlockEvents {
     ///
     /// # Errors
     /// It is damaged.
-    pub fn begin(bytes: Vec<u8>, first: u64) -> Result<(Self, u64), Error> {
+    pub(super) fn begin(bytes: Vec<u8>, first: u64) -> Result<(Self, u64), Error> {
         let mut cursor = Cursor(&bytes);
         let (before, count) = (cursor.number()?, cursor.number()?);
         if before != first || count > MAX_BRANCHES {
@@ -73,7 +73,7 @@ impl BlockEvents {
     ///
     /// # Errors
     /// It is damaged.
-    pub fn entry(&mut self) -> Result<Entry, Error> {
+    pub(super) fn entry(&mut self) -> Result<Entry, Error> {
         let mut cursor = Cursor(self.bytes.get(self.at..).unwrap_or_default());
         let &[kind] = cursor.take(1)? else {
             return Err(Error::Damaged);

@@ -12,7 +12,7 @@ use crate::varint::Cursor;
 
 /// Where a block is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Block {
+pub(super) struct Block {
     /// Position of its events in the file.
     pub position: u64,
     /// Branches before it.
@@ -23,7 +23,7 @@ pub struct Block {
 
 /// The blocks of a file.
 #[derive(Debug, Default)]
-pub struct Index {
+pub(super) struct Index {
     /// How the run ended. `None` if the file has no end.
     pub summary: Option<Summary>,
     /// The blocks, the first one first.
@@ -37,7 +37,7 @@ impl Index {
     ///
     /// # Errors
     /// The file has none, or it is damaged.
-    pub fn read<R: Read + Seek>(input: &mut R) -> Result<Self, Error> {
+    pub(super) fn read<R: Read + Seek>(input: &mut R) -> Result<Self, Error> {
         let mut trailer = [0; TRAILER];
         let end = input.seek(SeekFrom::End(0))?;
         let start = end.checked_sub(TRAILER as u64).ok_or(Error::Damaged)?;
@@ -92,7 +92,7 @@ impl Index {
     ///
     /// # Errors
     /// The input fails.
-    pub fn find<R: Read + Seek>(input: &mut R, mut position: u64) -> Result<Self, Error> {
+    pub(super) fn find<R: Read + Seek>(input: &mut R, mut position: u64) -> Result<Self, Error> {
         let mut this = Self::default();
         let mut time = 0;
         loop {

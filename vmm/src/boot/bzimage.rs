@@ -34,7 +34,7 @@ const DEFAULT_SETUP_SECTORS: u8 = 4;
 /// Unit of `syssize`, in bytes.
 const PARAGRAPH: u64 = 16;
 /// Offset in the file of the end of the last field that protocol 2.10 requires.
-pub const HEADER_END: usize = SETUP_HEADER.start + offset_of!(setup_header, init_size) + 4;
+pub(super) const HEADER_END: usize = SETUP_HEADER.start + offset_of!(setup_header, init_size) + 4;
 /// Offset in the file of the setup header's length, which is the operand of the jump over the
 /// header, and of the byte from which this length counts (boot.rst, "The Real-Mode Kernel Header").
 const HEADER_LENGTH: usize = SETUP_HEADER.start + offset_of!(setup_header, jump) + 1;
@@ -51,7 +51,7 @@ fn read_header(image: &[u8]) -> setup_header {
 }
 
 /// Returns whether `image` has the boot sector signature and the setup header's magic number.
-pub fn is_bzimage(image: &[u8]) -> bool {
+pub(super) fn is_bzimage(image: &[u8]) -> bool {
     let header = read_header(image);
     header.boot_flag == BOOT_FLAG && header.header == HEADER_MAGIC
 }
@@ -60,7 +60,7 @@ pub fn is_bzimage(image: &[u8]) -> bool {
 ///
 /// # Errors
 /// The file is truncated, too old, or does not fit into memory.
-pub fn load(memory: &GuestMemory, image: &[u8]) -> Result<LoadedKernel, BootError> {
+pub(super) fn load(memory: &GuestMemory, image: &[u8]) -> Result<LoadedKernel, BootError> {
     let header = read_header(image);
     let code = check(image, &header)?;
     let start = header.pref_address;
@@ -85,7 +85,7 @@ pub fn load(memory: &GuestMemory, image: &[u8]) -> Result<LoadedKernel, BootErro
 
 /// The protocol by which the kernel `image` is entered, of which the first [`HEADER_END`] bytes
 /// suffice.
-pub fn protocol_of(image: &[u8]) -> Protocol {
+pub(super) fn protocol_of(image: &[u8]) -> Protocol {
     protocol(&read_header(image))
 }
 
@@ -149,18 +149,18 @@ pub(crate) mod tests {
 
     /// Offsets in the file, from boot.rst.
     mod field {
-        pub const SETUP_SECTS: usize = 0x1F1;
-        pub const SYSSIZE: usize = 0x1F4;
-        pub const BOOT_FLAG: usize = 0x1FE;
-        pub const JUMP: usize = 0x200;
-        pub const HEADER: usize = 0x202;
-        pub const VERSION: usize = 0x206;
-        pub const LOADFLAGS: usize = 0x211;
-        pub const CODE32_START: usize = 0x214;
-        pub const INITRD_ADDR_MAX: usize = 0x22C;
-        pub const XLOADFLAGS: usize = 0x236;
-        pub const PREF_ADDRESS: usize = 0x258;
-        pub const INIT_SIZE: usize = 0x260;
+        pub(super) const SETUP_SECTS: usize = 0x1F1;
+        pub(super) const SYSSIZE: usize = 0x1F4;
+        pub(super) const BOOT_FLAG: usize = 0x1FE;
+        pub(super) const JUMP: usize = 0x200;
+        pub(super) const HEADER: usize = 0x202;
+        pub(super) const VERSION: usize = 0x206;
+        pub(super) const LOADFLAGS: usize = 0x211;
+        pub(super) const CODE32_START: usize = 0x214;
+        pub(super) const INITRD_ADDR_MAX: usize = 0x22C;
+        pub(super) const XLOADFLAGS: usize = 0x236;
+        pub(super) const PREF_ADDRESS: usize = 0x258;
+        pub(super) const INIT_SIZE: usize = 0x260;
     }
 
     /// A kernel of one sector of setup code and 1 KiB of protected-mode code.

@@ -39,7 +39,7 @@ impl Kernel for elf::FileHeader64<Le> {
 ///
 /// # Errors
 /// The file is truncated, is not an x86 kernel, or does not fit into memory.
-pub fn load(memory: &GuestMemory, image: &[u8]) -> Result<LoadedKernel, BootError> {
+pub(crate) fn load(memory: &GuestMemory, image: &[u8]) -> Result<LoadedKernel, BootError> {
     match protocol_of(image) {
         Protocol::Bits32 => load_class::<elf::FileHeader32<Le>>(memory, image),
         Protocol::Bits64 => load_class::<elf::FileHeader64<Le>>(memory, image),
@@ -47,7 +47,7 @@ pub fn load(memory: &GuestMemory, image: &[u8]) -> Result<LoadedKernel, BootErro
 }
 
 /// The protocol by which the kernel `image` is entered, of which the first bytes suffice.
-pub fn protocol_of(image: &[u8]) -> Protocol {
+pub(crate) fn protocol_of(image: &[u8]) -> Protocol {
     /// Offset of the byte that says whether the file has 32 or 64 bits.
     const CLASS: usize = 4;
     match image.get(CLASS).copied().map(elf::FileClass) {

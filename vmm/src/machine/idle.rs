@@ -24,7 +24,7 @@ pub(super) struct AllIdle<T> {
 impl IdleProcessors {
     /// Counts the calling processor as idle while `wait` runs. Calls `last` first if it is the last
     /// of `count` processors to become idle.
-    pub fn wait(
+    pub(super) fn wait(
         &self,
         interrupts_masked: bool,
         count: usize,
@@ -49,7 +49,7 @@ impl IdleProcessors {
     ///
     /// `has_pending_wakeup` returns whether a line is raised that would wake a processor. Its
     /// argument is true if maskable interrupts wake none of them.
-    pub fn check<T>(
+    pub(super) fn check<T>(
         &self,
         count: usize,
         has_pending_wakeup: impl FnOnce(bool) -> bool,

@@ -38,12 +38,12 @@ pub(super) struct Schedule {
 
 impl Schedule {
     /// The processor whose turn it is.
-    pub fn cpu(&self) -> usize {
+    pub(super) fn cpu(&self) -> usize {
         self.cpu
     }
 
     /// Whether the run loop of a machine with `processors` processors can be here.
-    pub fn is_possible(&self, processors: usize) -> bool {
+    pub(super) fn is_possible(&self, processors: usize) -> bool {
         self.now < MAX_DEADLINE
             && self.turn_ends <= MAX_DEADLINE
             && self.cpu < processors

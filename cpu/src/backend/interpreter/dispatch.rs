@@ -224,7 +224,7 @@ pub(crate) struct Threaded {
 impl Threaded {
     /// Which of its operands is forwarded to it, if the forwarded value is that of `register`: see
     /// [`operand`].
-    pub fn operand(&self, insn: &Insn, register: Option<u8>) -> u8 {
+    pub(crate) fn operand(&self, insn: &Insn, register: Option<u8>) -> u8 {
         let [first, second] = match self.runs {
             Runs::One(_) => return operand::NONE,
             Runs::Registers(_) => [insn.dst, insn.src],
@@ -238,7 +238,7 @@ impl Threaded {
     }
 
     /// Its code if that operand is forwarded to it.
-    pub fn run(&self, operand: u8) -> Run {
+    pub(crate) fn run(&self, operand: u8) -> Run {
         match self.runs {
             Runs::One(run) => run,
             Runs::Registers(runs) | Runs::Memory(runs) => runs[usize::from(operand % 3)],

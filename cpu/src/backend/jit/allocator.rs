@@ -36,7 +36,7 @@ pub(super) struct Allocator {
 
 impl Allocator {
     /// An allocator of the bytes from `start` to `end`, for code of at most `longest` bytes.
-    pub fn new(start: usize, end: usize, longest: usize) -> Self {
+    pub(super) fn new(start: usize, end: usize, longest: usize) -> Self {
         let piece = (end.saturating_sub(start) / 8).clamp(longest, LARGEST_PIECE.max(longest));
         Self {
             start,
@@ -49,13 +49,13 @@ impl Allocator {
     }
 
     /// Takes all memory back.
-    pub fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.free = self.start;
         self.pieces = [Piece::default(); 2];
     }
 
     /// Has room for code of both kinds, if there is some. Returns whether there is.
-    pub fn make_room(&mut self) -> bool {
+    pub(super) fn make_room(&mut self) -> bool {
         for piece in &mut self.pieces {
             if piece.next + self.longest > piece.end {
                 if self.free + self.piece > self.end {
@@ -73,13 +73,13 @@ impl Allocator {
 
     /// Offset of the next code of a kind. At least `longest` bytes are free there after
     /// [`Self::make_room`].
-    pub fn next(&self, kind: Kind) -> usize {
+    pub(super) fn next(&self, kind: Kind) -> usize {
         self.pieces[kind as usize].next
     }
 
     /// Takes `len` bytes, at most `longest`, from [`Self::next`] on, and as many as `alignment`
     /// needs.
-    pub fn take(&mut self, kind: Kind, len: usize, alignment: usize) {
+    pub(super) fn take(&mut self, kind: Kind, len: usize, alignment: usize) {
         let piece = &mut self.pieces[kind as usize];
         piece.next = (piece.next + len).next_multiple_of(alignment);
     }

@@ -40,7 +40,7 @@ pub(super) struct Mem {
 
 impl Mem {
     /// `[base + disp]`.
-    pub const fn at(base: Reg, disp: i32) -> Self {
+    pub(super) const fn at(base: Reg, disp: i32) -> Self {
         Self {
             base: Some(base),
             index: None,
@@ -50,7 +50,7 @@ impl Mem {
     }
 
     /// `[base + disp]` in the reservation.
-    pub const fn reserved(base: Reg, disp: i32) -> Self {
+    pub(super) const fn reserved(base: Reg, disp: i32) -> Self {
         Self {
             reserved: true,
             ..Self::at(base, disp)
@@ -85,14 +85,14 @@ pub(super) enum Imm {
 
 /// Conditions as Jcc encodes them.
 pub(super) mod cond {
-    pub const B: u8 = 2;
-    pub const AE: u8 = 3;
-    pub const E: u8 = 4;
-    pub const NE: u8 = 5;
-    pub const BE: u8 = 6;
-    pub const A: u8 = 7;
-    pub const LE: u8 = 14;
-    pub const G: u8 = 15;
+    pub(crate) const B: u8 = 2;
+    pub(crate) const AE: u8 = 3;
+    pub(crate) const E: u8 = 4;
+    pub(crate) const NE: u8 = 5;
+    pub(crate) const BE: u8 = 6;
+    pub(crate) const A: u8 = 7;
+    pub(crate) const LE: u8 = 14;
+    pub(crate) const G: u8 = 15;
 }
 
 /// A place in the code that jumps lead to.
@@ -125,7 +125,7 @@ pub(super) struct Assembler {
 
 impl Assembler {
     /// Begins with code at `places`, and keeps the memory of the code before.
-    pub fn begin(&mut self, places: Places) {
+    pub(super) fn begin(&mut self, places: Places) {
         (self.places, self.split) = (places, usize::MAX);
         self.code.clear();
         self.labels.clear();
@@ -134,12 +134,12 @@ impl Assembler {
     }
 
     /// Bytes so far.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.code.len()
     }
 
     /// What follows runs rarely.
-    pub fn split(&mut self) {
+    pub(super) fn split(&mut self) {
         self.split = self.code.len();
     }
 
@@ -157,7 +157,7 @@ impl Assembler {
     }
 
     /// Resolves all jumps, and returns the code: what runs often, and what runs rarely.
-    pub fn finish(&mut self) -> [Part<'_>; 2] {
+    pub(super) fn finish(&mut self) -> [Part<'_>; 2] {
         for (at, label) in &self.fixups {
             let target = self.labels[label.0].unwrap_or_default();
             let next = self.address(*at).wrapping_add(4);
@@ -185,29 +185,29 @@ impl Assembler {
         ]
     }
 
-    pub fn label(&mut self) -> Label {
+    pub(super) fn label(&mut self) -> Label {
         self.labels.push(None);
         Label(self.labels.len() - 1)
     }
 
     /// Puts the label here.
-    pub fn bind(&mut self, label: Label) {
+    pub(super) fn bind(&mut self, label: Label) {
         self.labels[label.0] = Some(self.code.len());
     }
 
     /// A label here.
-    pub fn here(&mut self) -> Label {
+    pub(super) fn here(&mut self) -> Label {
         let label = self.label();
         self.bind(label);
         label
     }
 
-    pub fn bytes(&mut self, bytes: &[u8]) {
+    pub(super) fn bytes(&mut self, bytes: &[u8]) {
         self.code.extend_from_slice(bytes);
     }
 
     /// Quadwords that instructions read.
-    pub fn constants(&mut self, values: &[u64]) {
+    pub(super) fn constants(&mut self, values: &[u64]) {
         let len = size_of_val(values);
         self.constants.push((self.code.len(), len));
         for value in values {
@@ -220,7 +220,11 @@ impl Assembler {
     ///
     /// # Errors
     /// It has no encoding.
-    pub fn instruction(&mut self, encoder: &mut Encoder, i: &Instruction) -> Result<(), IcedError> {
+    pub(super) fn instruction(
+        &mut self,
+        encoder: &mut Encoder,
+        i: &Instruction,
+    ) -> Result<(), IcedError> {
         let rip = self.end();
         let mut i = *i;
         i.set_has_rep_prefix(false);
@@ -232,7 +236,7 @@ impl Assembler {
     }
 
     /// REX, opcode, ModRM, SIB and displacement.
-    pub fn memory(&mut self, wide: bool, opcode: &[u8], reg: u8, m: &Mem) {
+    pub(super) fn memory(&mut self, wide: bool, opcode: &[u8], reg: u8, m: &Mem) {
         if m.reserved {
             self.code.extend_from_slice(&RESERVED);
         }
@@ -269,7 +273,7 @@ impl Assembler {
     }
 
     /// REX, opcode and ModRM of two registers.
-    pub fn registers(&mut self, wide: bool, opcode: &[u8], reg: u8, rm: Reg) {
+    pub(super) fn registers(&mut self, wide: bool, opcode: &[u8], reg: u8, rm: Reg) {
         let rex = 0x40 | u8::from(wide) << 3 | (reg >> 3) << 2 | (rm >> 3);
         if rex != 0x40 {
             self.code.push(rex);
@@ -279,77 +283,77 @@ impl Assembler {
     }
 
     /// `op to, [m]` with 64 bits.
-    pub fn op_mem(&mut self, op: Op, to: Reg, m: &Mem) {
+    pub(super) fn op_mem(&mut self, op: Op, to: Reg, m: &Mem) {
         self.memory(true, &[op as u8], to, m);
     }
 
     /// `op to, [m]` with 32 bits.
-    pub fn op_mem32(&mut self, op: Op, to: Reg, m: &Mem) {
+    pub(super) fn op_mem32(&mut self, op: Op, to: Reg, m: &Mem) {
         self.memory(false, &[op as u8], to, m);
     }
 
     /// `op to, from` with 64 bits.
-    pub fn op(&mut self, op: Op, to: Reg, from: Reg) {
+    pub(super) fn op(&mut self, op: Op, to: Reg, from: Reg) {
         self.registers(true, &[op as u8], to, from);
     }
 
-    pub fn mov(&mut self, to: Reg, from: Reg) {
+    pub(super) fn mov(&mut self, to: Reg, from: Reg) {
         if to != from {
             self.op(Op::Load, to, from);
         }
     }
 
     /// `mov to, from` with 32 bits.
-    pub fn mov32(&mut self, to: Reg, from: Reg) {
+    pub(super) fn mov32(&mut self, to: Reg, from: Reg) {
         self.registers(false, &[Op::Load as u8], to, from);
     }
 
-    pub fn load(&mut self, to: Reg, m: &Mem) {
+    pub(super) fn load(&mut self, to: Reg, m: &Mem) {
         self.op_mem(Op::Load, to, m);
     }
 
     /// The address of a memory operand, without the base of GS.
-    pub fn lea(&mut self, to: Reg, m: &Mem) {
+    pub(super) fn lea(&mut self, to: Reg, m: &Mem) {
         let reserved = false;
         self.op_mem(Op::Lea, to, &Mem { reserved, ..*m });
     }
 
     /// As [`Self::lea`] with 32 bits.
-    pub fn lea32(&mut self, to: Reg, m: &Mem) {
+    pub(super) fn lea32(&mut self, to: Reg, m: &Mem) {
         let reserved = false;
         self.op_mem32(Op::Lea, to, &Mem { reserved, ..*m });
     }
 
-    pub fn store(&mut self, m: &Mem, from: Reg) {
+    pub(super) fn store(&mut self, m: &Mem, from: Reg) {
         self.memory(true, &[0x89], from, m);
     }
 
     /// An instruction whose memory operand is at a label. The opcode has its REX, if any.
-    pub fn memory_at(&mut self, opcode: &[u8], reg: u8, label: Label) {
+    pub(super) fn memory_at(&mut self, opcode: &[u8], reg: u8, label: Label) {
         self.code.extend_from_slice(opcode);
         self.code.push((reg & 7) << 3 | 5);
         self.fixup(label);
     }
 
     /// Stores AX.
-    pub fn store_ax(&mut self, m: &Mem) {
+    pub(super) fn store_ax(&mut self, m: &Mem) {
         self.code.push(0x66);
         self.memory(false, &[0x89], RAX, m);
     }
 
     /// Loads a word into EAX, zero-extended.
-    pub fn load_ax(&mut self, m: &Mem) {
+    pub(super) fn load_ax(&mut self, m: &Mem) {
         self.memory(false, &[0x0F, 0xB7], RAX, m);
     }
 
     /// Stores a sign-extended immediate of 64 bits.
-    pub fn store_imm(&mut self, m: &Mem, value: i32) {
+    pub(super) fn store_imm(&mut self, m: &Mem, value: i32) {
         self.memory(true, &[0xC7], 0, m);
         self.code.extend_from_slice(&value.to_le_bytes());
     }
 
     /// `op to, value` with 64 or 32 bits.
-    pub fn imm(&mut self, wide: bool, op: Imm, to: Reg, value: i32) {
+    pub(super) fn imm(&mut self, wide: bool, op: Imm, to: Reg, value: i32) {
         match i8::try_from(value) {
             Ok(short) => {
                 self.registers(wide, &[0x83], op as u8, to);
@@ -368,7 +372,7 @@ impl Assembler {
     }
 
     /// `op qword [m], value`.
-    pub fn imm_mem(&mut self, op: Imm, m: &Mem, value: i32) {
+    pub(super) fn imm_mem(&mut self, op: Imm, m: &Mem, value: i32) {
         match i8::try_from(value) {
             Ok(short) => {
                 self.memory(true, &[0x83], op as u8, m);
@@ -382,7 +386,7 @@ impl Assembler {
     }
 
     /// `mov to, value`, in the shortest form.
-    pub fn mov_imm(&mut self, to: Reg, value: u64) {
+    pub(super) fn mov_imm(&mut self, to: Reg, value: u64) {
         if let Ok(short) = u32::try_from(value) {
             if to >= R8 {
                 self.code.push(0x41);
@@ -400,52 +404,52 @@ impl Assembler {
     }
 
     /// `cmp a, b` with 64 or 32 bits.
-    pub fn compare(&mut self, wide: bool, a: Reg, b: Reg) {
+    pub(super) fn compare(&mut self, wide: bool, a: Reg, b: Reg) {
         self.registers(wide, &[Op::Cmp as u8], a, b);
     }
 
     /// An instruction of opcode F7 with 64 or 32 bits: MUL, IMUL, DIV or IDIV.
-    pub fn unary(&mut self, wide: bool, extension: u8, r: Reg) {
+    pub(super) fn unary(&mut self, wide: bool, extension: u8, r: Reg) {
         self.registers(wide, &[0xF7], extension, r);
     }
 
     /// `test dword [m], value`.
-    pub fn test_mem32(&mut self, m: &Mem, value: u32) {
+    pub(super) fn test_mem32(&mut self, m: &Mem, value: u32) {
         self.memory(false, &[0xF7], 0, m);
         self.code.extend_from_slice(&value.to_le_bytes());
     }
 
     /// `test r, r` with 64 or 32 bits.
-    pub fn test(&mut self, wide: bool, r: Reg) {
+    pub(super) fn test(&mut self, wide: bool, r: Reg) {
         self.registers(wide, &[0x85], r, r);
     }
 
     /// Shift to the left, of 64 or 32 bits.
-    pub fn shl(&mut self, wide: bool, to: Reg, n: u8) {
+    pub(super) fn shl(&mut self, wide: bool, to: Reg, n: u8) {
         self.registers(wide, &[0xC1], 4, to);
         self.code.push(n);
     }
 
     /// Logical shift to the right, of 64 or 32 bits.
-    pub fn shr(&mut self, wide: bool, to: Reg, n: u8) {
+    pub(super) fn shr(&mut self, wide: bool, to: Reg, n: u8) {
         self.registers(wide, &[0xC1], 5, to);
         self.code.push(n);
     }
 
     /// Arithmetic shift to the right, of 64 or 32 bits.
-    pub fn sar(&mut self, wide: bool, to: Reg, n: u8) {
+    pub(super) fn sar(&mut self, wide: bool, to: Reg, n: u8) {
         self.registers(wide, &[0xC1], 7, to);
         self.code.push(n);
     }
 
-    pub fn push(&mut self, r: Reg) {
+    pub(super) fn push(&mut self, r: Reg) {
         if r >= R8 {
             self.code.push(0x41);
         }
         self.code.push(0x50 | (r & 7));
     }
 
-    pub fn pop(&mut self, r: Reg) {
+    pub(super) fn pop(&mut self, r: Reg) {
         if r >= R8 {
             self.code.push(0x41);
         }
@@ -453,26 +457,26 @@ impl Assembler {
     }
 
     /// UD2, behind a call that does not return.
-    pub fn undefined(&mut self) {
+    pub(super) fn undefined(&mut self) {
         self.code.extend_from_slice(&[0x0F, 0x0B]);
     }
 
-    pub fn ret(&mut self) {
+    pub(super) fn ret(&mut self) {
         self.code.push(0xC3);
     }
 
     /// `jmp to`.
-    pub fn jump_to(&mut self, to: Reg) {
+    pub(super) fn jump_to(&mut self, to: Reg) {
         self.registers(false, &[0xFF], 4, to);
     }
 
     /// `jmp [m]`.
-    pub fn jump_mem(&mut self, m: &Mem) {
+    pub(super) fn jump_mem(&mut self, m: &Mem) {
         self.memory(false, &[0xFF], 4, m);
     }
 
     /// `call to`.
-    pub fn call_register(&mut self, to: Reg) {
+    pub(super) fn call_register(&mut self, to: Reg) {
         self.registers(false, &[0xFF], 2, to);
     }
 
@@ -481,17 +485,17 @@ impl Assembler {
         self.code.extend_from_slice(&[0; 4]);
     }
 
-    pub fn jump(&mut self, label: Label) {
+    pub(super) fn jump(&mut self, label: Label) {
         self.code.push(0xE9);
         self.fixup(label);
     }
 
-    pub fn call(&mut self, label: Label) {
+    pub(super) fn call(&mut self, label: Label) {
         self.code.push(0xE8);
         self.fixup(label);
     }
 
-    pub fn jump_if(&mut self, condition: u8, label: Label) {
+    pub(super) fn jump_if(&mut self, condition: u8, label: Label) {
         self.code.extend_from_slice(&[0x0F, 0x80 | condition]);
         self.fixup(label);
     }
@@ -503,24 +507,24 @@ impl Assembler {
     }
 
     /// Jumps to an address.
-    pub fn jump_address(&mut self, target: u64) {
+    pub(super) fn jump_address(&mut self, target: u64) {
         self.code.push(0xE9);
         self.displacement(target);
     }
 
     /// Calls code at an address.
-    pub fn call_address(&mut self, target: u64) {
+    pub(super) fn call_address(&mut self, target: u64) {
         self.code.push(0xE8);
         self.displacement(target);
     }
 
     /// `mov to, [address]`, relative to RIP.
-    pub fn load_address(&mut self, to: Reg, address: u64) {
+    pub(super) fn load_address(&mut self, to: Reg, address: u64) {
         self.relative(&[0x8B], to, address);
     }
 
     /// `lea to, [address]`, relative to RIP.
-    pub fn lea_address(&mut self, to: Reg, address: u64) {
+    pub(super) fn lea_address(&mut self, to: Reg, address: u64) {
         self.relative(&[0x8D], to, address);
     }
 

@@ -54,7 +54,7 @@ pub(super) struct Borrowed {
 
 impl Borrowed {
     /// None so far. Those of `free` can be used.
-    pub fn new<const N: usize>(free: [Reg; N]) -> Self {
+    pub(super) fn new<const N: usize>(free: [Reg; N]) -> Self {
         const { assert!(N <= MOST) };
         Self {
             free: free.iter().fold(0, |bits, r| bits | 1 << r),
@@ -63,7 +63,7 @@ impl Borrowed {
     }
 
     /// None so far. All can be used, except for the one that a memory operand needs.
-    pub fn beside(memory: bool) -> Self {
+    pub(super) fn beside(memory: bool) -> Self {
         if memory {
             Self::new([RAX])
         } else {
@@ -72,7 +72,7 @@ impl Borrowed {
     }
 
     /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.taken.iter().all(Option::is_none)
     }
 
@@ -106,7 +106,7 @@ impl Borrowed {
     }
 
     /// The host register that has `guest`, or will have it.
-    pub fn host(&mut self, guest: Guest) -> Option<Reg> {
+    pub(super) fn host(&mut self, guest: Guest) -> Option<Reg> {
         if let Some(host) = HOST[usize::from(guest)] {
             return Some(host);
         }

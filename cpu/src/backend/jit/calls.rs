@@ -49,7 +49,7 @@ pub(super) struct InsnStart {
 
 impl InsnStart {
     /// The start of `insn`, whose first operation has the number `op`.
-    pub fn of(op: usize, insn: &Insn) -> Self {
+    pub(super) fn of(op: usize, insn: &Insn) -> Self {
         Self {
             op: op as u16,
             offset: insn.offset,
@@ -70,10 +70,10 @@ impl Part {
     const ORDINAL: u32 = 6;
     const COUNT: u32 = 6;
     /// As a count: the rest of the block.
-    pub const REST: u8 = (1 << Self::COUNT) - 1;
+    pub(super) const REST: u8 = (1 << Self::COUNT) - 1;
 
     /// `count` instructions from `first` on.
-    pub fn of(first: InsnStart, count: u8) -> Self {
+    pub(super) fn of(first: InsnStart, count: u8) -> Self {
         const {
             /// Most operations of an instruction.
             const OPS: usize = 8;

@@ -78,7 +78,7 @@ pub(crate) struct Expectation {
 impl Expectation {
     /// What the interpreter makes of the first `count` instructions of a block. `None`: that
     /// cannot be undone.
-    pub fn of(cpu: &mut Cpu, rip: u64, bytes: &[u8], ops: &[Op], count: u8) -> Option<Self> {
+    pub(crate) fn of(cpu: &mut Cpu, rip: u64, bytes: &[u8], ops: &[Op], count: u8) -> Option<Self> {
         // Another processor could change what the two executions read. And native code leaves a
         // block to the interpreter if an exception is not masked.
         if !cpu.has_memory_alone() || cpu.mxcsr & MXCSR_MASKS != MXCSR_MASKS {
@@ -123,7 +123,7 @@ impl Expectation {
     }
 
     /// Compares what native code has made of the block. Returns a description of the difference.
-    pub fn differs(&self, cpu: &Cpu) -> Option<String> {
+    pub(crate) fn differs(&self, cpu: &Cpu) -> Option<String> {
         let got = Changes::of(cpu, cpu.icount - self.icount, &self.written);
         (got != self.changes).then(|| format!("expected {:x?}\ngot {got:x?}", self.changes))
     }

@@ -73,7 +73,7 @@ impl CodeMemory {
     ///
     /// # Errors
     /// The host refuses: it has no memory, or makes none executable.
-    pub fn new(len: usize) -> io::Result<Self> {
+    pub(super) fn new(len: usize) -> io::Result<Self> {
         let all = len.next_multiple_of(HUGE);
         let (write, execute) = (Mapping::reserve(all)?, Mapping::reserve(all)?);
         let (to_write, to_execute) = (write.address(), execute.address());
@@ -98,7 +98,7 @@ impl CodeMemory {
     }
 
     /// Address at which the byte at `offset` is executed.
-    pub fn address(&self, offset: usize) -> u64 {
+    pub(super) fn address(&self, offset: usize) -> u64 {
         self.execute.start.as_ptr() as u64 + offset as u64
     }
 
@@ -106,7 +106,7 @@ impl CodeMemory {
     ///
     /// # Panics
     /// They do not lie in the memory: an error of the caller, which would otherwise be harmful.
-    pub fn write(&mut self, offset: usize, bytes: &[u8]) {
+    pub(super) fn write(&mut self, offset: usize, bytes: &[u8]) {
         assert!(offset <= self.len && bytes.len() <= self.len - offset);
         // SAFETY: the bytes lie in the mapping. No reference to it exists; `bytes` is elsewhere.
         unsafe {
@@ -122,7 +122,7 @@ impl CodeMemory {
     ///
     /// # Panics
     /// The quadword ends outside the memory.
-    pub fn read(&self, offset: usize) -> u64 {
+    pub(super) fn read(&self, offset: usize) -> u64 {
         let mut bytes = [0; 8];
         assert!(offset <= self.len && bytes.len() <= self.len - offset);
         // SAFETY: the bytes lie in the mapping. No reference to it exists; `bytes` is elsewhere.
@@ -137,7 +137,7 @@ impl CodeMemory {
     }
 
     /// Sets `len` bytes from `offset` on to zero.
-    pub fn clear(&mut self, offset: usize, len: usize) {
+    pub(super) fn clear(&mut self, offset: usize, len: usize) {
         assert!(offset <= self.len && len <= self.len - offset);
         // SAFETY: the bytes lie in the mapping.
         unsafe { ptr::write_bytes(self.write.start.as_ptr().add(offset), 0, len) };

@@ -252,13 +252,13 @@ pub(super) fn accesses_memory(i: &Instruction, insn: &Insn) -> bool {
 
 impl Operand {
     /// Whether its address depends on no register.
-    pub fn is_constant(&self) -> bool {
+    pub(super) fn is_constant(&self) -> bool {
         let registers = [self.base, self.index.map(|(r, _)| r), self.bit];
         registers.iter().all(Option::is_none) && self.segment.is_none()
     }
 
     /// `size` bytes at `disp` from the stack pointer or the frame pointer.
-    pub fn at(base: Guest, disp: i64, size: usize) -> Self {
+    pub(super) fn at(base: Guest, disp: i64, size: usize) -> Self {
         Self {
             base: Some(base),
             index: None,
@@ -271,7 +271,7 @@ impl Operand {
 
     /// The memory operand of `i`, in 64-bit code in a block at `rip`. `None`: its address does not
     /// have 64 bits, or no template has its form.
-    pub fn of(i: &Instruction, insn: &Insn, rip: u64) -> Option<Self> {
+    pub(super) fn of(i: &Instruction, insn: &Insn, rip: u64) -> Option<Self> {
         if insn.prefix & (Insn::A16 | Insn::A32 | Insn::OFFSET64) != 0 || insn.base == reg::TMP {
             return None;
         }

@@ -182,23 +182,23 @@ const _: () = assert!(size_of::<Frame<'_>>() <= FRAME_SIZE as usize && FRAME_SIZ
 /// Why native code ended, in the low byte of the code with which it returns.
 pub(super) mod exit {
     /// The run loop has to take over at RIP: the budget is used up.
-    pub const BUDGET: u32 = 1;
+    pub(crate) const BUDGET: u32 = 1;
     /// A direct jump that is not linked, whose number is in the upper bits.
-    pub const EDGE: u32 = 2;
-    pub const EDGE_SHIFT: u32 = 8;
+    pub(crate) const EDGE: u32 = 2;
+    pub(crate) const EDGE_SHIFT: u32 = 8;
     /// The jump to RIP is not valid any more.
-    pub const STALE: u32 = 3;
+    pub(crate) const STALE: u32 = 3;
     /// The target of an indirect jump is not in the table.
-    pub const INDIRECT: u32 = 4;
+    pub(crate) const INDIRECT: u32 = 4;
     /// An instruction ended its block.
-    pub const ENDED: u64 = 5;
+    pub(crate) const ENDED: u64 = 5;
     /// An instruction did not complete.
-    pub const FAULT: u64 = 6;
+    pub(crate) const FAULT: u64 = 6;
     /// As [`FAULT`], and its memory operand was relative to SS.
-    pub const STACK_FAULT: u64 = 7;
+    pub(crate) const STACK_FAULT: u64 = 7;
     /// Before an instruction without a template.
-    pub const PARTIAL: u32 = 8;
+    pub(crate) const PARTIAL: u32 = 8;
     /// Before an instruction that native code was to have executed, of a block that has been
     /// removed.
-    pub const REMOVED: u64 = 9;
+    pub(crate) const REMOVED: u64 = 9;
 }

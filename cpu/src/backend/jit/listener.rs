@@ -46,7 +46,7 @@ pub(super) struct Listener(pub Option<Arc<Mutex<dyn NativeListener>>>);
 
 impl Listener {
     /// Tells of code, if any has been made.
-    pub fn made(&self, address: u64, len: usize, part: NativePart) {
+    pub(super) fn made(&self, address: u64, len: usize, part: NativePart) {
         if let Some(listener) = self.0.as_ref().filter(|_| len > 0) {
             let mut listener = listener.lock().unwrap_or_else(PoisonError::into_inner);
             listener.made(NativeCode { address, len, part });

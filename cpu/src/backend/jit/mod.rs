@@ -75,7 +75,7 @@ pub(crate) struct CodeId(u32);
 
 impl CodeId {
     /// No code.
-    pub const NONE: Self = Self(u32::MAX);
+    pub(crate) const NONE: Self = Self(u32::MAX);
 }
 
 /// Names a linear page, as it is mapped to a guest-physical one with native code.
@@ -167,7 +167,7 @@ impl Jit {
     ///
     /// # Errors
     /// The host makes no memory executable, or its processor lacks LAHF.
-    pub fn new(
+    pub(crate) fn new(
         processors: usize,
         reservation: Arc<Reservation>,
         options: NativeOptions,
@@ -205,7 +205,7 @@ impl Jit {
     }
 
     /// Tells `listener` of all code that is made from now on, and of the routines.
-    pub fn listen(&mut self, listener: Arc<Mutex<dyn NativeListener>>) {
+    pub(crate) fn listen(&mut self, listener: Arc<Mutex<dyn NativeListener>>) {
         self.listener = Listener(Some(listener));
         let address = self.memory.address(0);
         self.listener
@@ -226,12 +226,12 @@ impl Jit {
     }
 
     /// Whether there is room for the code of another block. Otherwise [`Self::flush`] makes it.
-    pub fn has_room(&mut self) -> bool {
+    pub(crate) fn has_room(&mut self) -> bool {
         self.allocator.make_room() && (self.mappings as usize) < self.size / BYTES_PER_BLOCK
     }
 
     /// Forgets all code.
-    pub fn flush(&mut self) {
+    pub(crate) fn flush(&mut self) {
         self.allocator.clear();
         self.allocator.make_room();
         self.codes.clear();
@@ -254,20 +254,20 @@ impl Jit {
     }
 
     /// A mapping, whose native code is not valid yet.
-    pub fn new_mapping(&mut self) -> MappingId {
+    pub(crate) fn new_mapping(&mut self) -> MappingId {
         self.mappings += 1;
         MappingId(self.mappings - 1)
     }
 
     /// The native code of a mapping is valid with `key`.
-    pub fn validate(&mut self, mapping: MappingId, key: u64) {
+    pub(crate) fn validate(&mut self, mapping: MappingId, key: u64) {
         let offset = self.key_offset(mapping);
         self.memory.write(offset, &key.to_le_bytes());
     }
 
     /// As [`Self::validate`] for the mapping of `id`, if there is such code and it is for jumps to
     /// `rip`, with the keys of a global page or not. Returns whether it is, or there is none.
-    pub fn validate_again(&mut self, id: CodeId, rip: u64, global: bool, key: u64) -> bool {
+    pub(crate) fn validate_again(&mut self, id: CodeId, rip: u64, global: bool, key: u64) -> bool {
         let Some(&Code { start, .. }) = self.code(id) else {
             return true;
         };
@@ -280,14 +280,14 @@ impl Jit {
 
     /// Whether `id` is code for jumps to `rip` in another mapping, which does not become valid any
     /// more.
-    pub fn is_of_other(&self, id: CodeId, rip: u64, mapping: Option<MappingId>) -> bool {
+    pub(crate) fn is_of_other(&self, id: CodeId, rip: u64, mapping: Option<MappingId>) -> bool {
         self.code(id)
             .is_some_and(|code| code.start.rip == rip && Some(code.start.mapping) != mapping)
     }
 
     /// Translates the 64-bit code `bytes` of `block` with the operations `ops` for jumps to
     /// `start`. Returns `None` if the block has no native code.
-    pub fn translate(
+    pub(crate) fn translate(
         &mut self,
         cpu: &Cpu,
         start: Start,
@@ -377,18 +377,18 @@ impl Jit {
 
     /// Whether `id` is code for jumps to `rip`, on a processor that records branches or not.
     #[inline]
-    pub fn fits(&self, id: CodeId, rip: u64, recording: bool) -> bool {
+    pub(crate) fn fits(&self, id: CodeId, rip: u64, recording: bool) -> bool {
         self.code(id)
             .is_some_and(|code| code.start.rip == rip && code.recording == recording)
     }
 
     /// Instructions of the block that its code executes, if code is checked.
-    pub fn count(&self, id: CodeId) -> u8 {
+    pub(crate) fn count(&self, id: CodeId) -> u8 {
         self.code(id).map_or(0, |code| code.count)
     }
 
     /// Links a direct jump to the code of the block that it leads to.
-    pub fn link(&mut self, edge: Edge, to: CodeId) {
+    pub(crate) fn link(&mut self, edge: Edge, to: CodeId) {
         let Some(code) = self.codes.get(to.0 as usize) else {
             return;
         };
@@ -407,7 +407,7 @@ impl Jit {
     }
 
     /// Remembers that indirect jumps to the block of `id` lead to its code.
-    pub fn remember_jump(&mut self, id: CodeId) {
+    pub(crate) fn remember_jump(&mut self, id: CodeId) {
         let Some(&code) = self.code(id) else {
             return;
         };
@@ -421,7 +421,7 @@ impl Jit {
 
     /// If indirect jumps to the block of `id` lead to code of before, which is not valid any more,
     /// they lead to its code from now on.
-    pub fn update_jump(&mut self, id: CodeId) {
+    pub(crate) fn update_jump(&mut self, id: CodeId) {
         let Some(&code) = self.code(id) else {
             return;
         };

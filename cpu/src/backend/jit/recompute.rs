@@ -94,7 +94,7 @@ impl Recompute {
     }
 
     /// Saves the flags. Overwrites RAX and the host's flags.
-    pub fn save(&self, a: &mut Assembler) {
+    pub(super) fn save(&self, a: &mut Assembler) {
         let mut register = self.register;
         if let Some(undo) = self.undo {
             a.mov(RAX, register);

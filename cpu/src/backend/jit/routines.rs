@@ -68,12 +68,12 @@ fn select_privilege(a: &mut Assembler, to: Privilege) {
 
 impl Routines {
     /// Those to which blocks jump.
-    pub fn exits(&self) -> [u64; 2] {
+    pub(super) fn exits(&self) -> [u64; 2] {
         [self.exit, self.exit_at_end]
     }
 
     /// Those that blocks call.
-    pub fn called(&self) -> [u64; 3] {
+    pub(super) fn called(&self) -> [u64; 3] {
         let [clac, stac] = self.set_ac;
         [self.record, clac, stac]
     }

@@ -34,7 +34,7 @@ pub(crate) enum Left {
 impl Jit {
     /// Runs native code from the block of `id` on, one of `blocks`. The caller has checked that no
     /// work is due, and that `cpu` is at the start of the block.
-    pub fn run(&mut self, cpu: &mut Cpu, blocks: &Blocks, id: CodeId) -> Left {
+    pub(crate) fn run(&mut self, cpu: &mut Cpu, blocks: &Blocks, id: CodeId) -> Left {
         let Some(code) = self.code(id) else {
             return Left::Block;
         };

@@ -63,7 +63,7 @@ pub(super) enum Target {
 
 impl Target {
     /// The target, if it is known when the block is translated.
-    pub fn known(self) -> Option<u64> {
+    pub(super) fn known(self) -> Option<u64> {
         match self {
             Self::Direct(to) => Some(to),
             Self::Indirect => None,

@@ -17,10 +17,10 @@ pub(super) enum Rate {
 }
 
 impl Rate {
-    pub const CYCLES: Self = Self::Each(Event::Cycles);
+    pub(super) const CYCLES: Self = Self::Each(Event::Cycles);
 
     /// The fixed counters (Vol. 3B table 18-2).
-    pub const OF_FIXED: [Self; 3] = [
+    pub(super) const OF_FIXED: [Self; 3] = [
         Self::Each(Event::Instructions),
         Self::CYCLES,
         Self::Each(Event::Reference),
@@ -28,7 +28,7 @@ impl Rate {
 
     /// The cycles in which at least `mask` of these events occur, or if `inverted` those in which
     /// fewer occur; with a mask of 0 each event.
-    pub fn compared(event: Event, mask: u64, inverted: bool) -> Option<Self> {
+    pub(super) fn compared(event: Event, mask: u64, inverted: bool) -> Option<Self> {
         match (mask, inverted, event) {
             (0, _, _) => Some(Self::Each(event)),
             (1, false, Event::Reference) => Some(Self::CYCLES),
@@ -42,7 +42,7 @@ impl Rate {
 
     /// The event that IA32_PERFEVTSELx selects (18.2.1.2, table 18-1; chapter 19), or `None` for an
     /// event that never occurs here.
-    pub fn selected(counters: &Counters, select: u64) -> Option<Self> {
+    pub(super) fn selected(counters: &Counters, select: u64) -> Option<Self> {
         let code = select & evtsel::EVENT;
         let (_, event) = counters.events.iter().find(|(known, _)| *known == code)?;
         if select & evtsel::EDGE != 0 {
@@ -53,7 +53,7 @@ impl Rate {
     }
 
     /// Whether it depends on which branches retire.
-    pub fn is_of_branches(self) -> bool {
+    pub(super) fn is_of_branches(self) -> bool {
         matches!(
             self,
             Self::Each(Event::Branches(_)) | Self::BranchlessCycles(_)
@@ -71,7 +71,7 @@ pub(super) struct Totals {
 }
 
 impl Totals {
-    pub fn since(self, before: Self) -> Self {
+    pub(super) fn since(self, before: Self) -> Self {
         let mut branches = self.branches;
         for (count, before) in branches.iter_mut().zip(before.branches) {
             *count = count.wrapping_sub(before);
@@ -91,7 +91,7 @@ impl Totals {
         counts.fold(0, |sum, (_, count)| sum.wrapping_add(*count))
     }
 
-    pub fn at(&self, rate: Rate) -> u64 {
+    pub(super) fn at(&self, rate: Rate) -> u64 {
         match rate {
             Rate::Each(Event::Instructions) => self.instructions,
             Rate::Each(Event::Branches(types)) => self.branches(types),

@@ -99,7 +99,7 @@ pub(crate) struct Pmu {
 }
 
 impl Pmu {
-    pub fn new(model: &Model) -> Self {
+    pub(crate) fn new(model: &Model) -> Self {
         Self {
             counters: Counters::of(model),
             counting: [None; COUNTERS],

@@ -26,7 +26,7 @@ type Entry<'a> = (u64, u32, &'a [u8]);
 
 /// The lines of the next function.
 #[derive(Debug, Clone, Copy)]
-pub struct Pending<'a> {
+pub(super) struct Pending<'a> {
     body: &'a [u8],
     /// What the addresses have too much.
     shift: u64,
@@ -34,12 +34,12 @@ pub struct Pending<'a> {
 
 impl<'a> Pending<'a> {
     /// The lines of a record.
-    pub fn read(body: &'a [u8], shift: u64) -> Option<Self> {
+    pub(super) fn read(body: &'a [u8], shift: u64) -> Option<Self> {
         (body.len() >= HEAD).then_some(Self { body, shift })
     }
 
     /// The address of the function.
-    pub fn function(&self) -> u64 {
+    pub(super) fn function(&self) -> u64 {
         u64_at(self.body, 0).unwrap_or_default()
     }
 
@@ -64,7 +64,7 @@ impl<'a> Pending<'a> {
 
 /// What all addresses of lines in a dump have too much, from the records with lines. No other
 /// compiler leaves the beginnings of all functions without lines.
-pub fn shift<'a>(records: impl Iterator<Item = &'a [u8]>) -> u64 {
+pub(super) fn shift<'a>(records: impl Iterator<Item = &'a [u8]>) -> u64 {
     let distances = records.filter_map(|body| {
         let pending = Pending::read(body, 0)?;
         let (at, ..) = pending.entries().next()?;
@@ -78,7 +78,7 @@ pub fn shift<'a>(records: impl Iterator<Item = &'a [u8]>) -> u64 {
 
 /// The lines of a process.
 #[derive(Debug, Default)]
-pub struct Lines {
+pub(super) struct Lines {
     /// Index of the path, and number, by where the code begins.
     lines: BTreeMap<u64, (u32, u32)>,
     paths: Vec<String>,
@@ -87,7 +87,7 @@ pub struct Lines {
 
 impl Lines {
     /// Adds the lines of a function.
-    pub fn add(&mut self, function: Range<u64>, lines: &Pending<'_>) {
+    pub(super) fn add(&mut self, function: Range<u64>, lines: &Pending<'_>) {
         for (at, line, path) in lines.entries() {
             if !function.contains(&at) || line == 0 || self.lines.len() >= MAX_LINES {
                 continue;
@@ -107,7 +107,7 @@ impl Lines {
     }
 
     /// Removes the lines of a function. Returns them, with distances for addresses.
-    pub fn take(&mut self, function: Range<u64>) -> Vec<(u64, (u32, u32))> {
+    pub(super) fn take(&mut self, function: Range<u64>) -> Vec<(u64, (u32, u32))> {
         let lines = self.lines.range(function.clone());
         let lines: Vec<_> = lines
             .map(|(at, line)| (at - function.start, *line))
@@ -119,7 +119,7 @@ impl Lines {
     }
 
     /// Adds what was removed to the function that begins at `start`.
-    pub fn put(&mut self, start: u64, lines: Vec<(u64, (u32, u32))>) {
+    pub(super) fn put(&mut self, start: u64, lines: Vec<(u64, (u32, u32))>) {
         let placed = lines.into_iter();
         let placed =
             placed.filter_map(|(distance, line)| Some((start.checked_add(distance)?, line)));
@@ -131,13 +131,13 @@ impl Lines {
     }
 
     /// The line of the last address in `addresses`, which begin with that of its function.
-    pub fn at(&self, addresses: RangeInclusive<u64>) -> Option<(&str, u32)> {
+    pub(super) fn at(&self, addresses: RangeInclusive<u64>) -> Option<(&str, u32)> {
         let (_, (path, line)) = self.lines.range(addresses).next_back()?;
         Some((self.path(*path), *line))
     }
 
     /// The lines of a function: where the code of each begins, its size, number and path.
-    pub fn rows(&self, function: Range<u64>) -> impl Iterator<Item = (u64, u64, u32, &str)> {
+    pub(super) fn rows(&self, function: Range<u64>) -> impl Iterator<Item = (u64, u64, u32, &str)> {
         let end = function.end;
         let mut lines = self.lines.range(function).peekable();
         std::iter::from_fn(move || {
