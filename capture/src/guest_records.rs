@@ -6,6 +6,7 @@ use vbts_trace::Branch;
 use vbts_trace::profile::modules::extend_32;
 use vm_memory::{Bytes, GuestAddress, GuestMemory, Permissions};
 
+use crate::branch_pool::BranchPool;
 use crate::pipeline::queue::WriterError;
 use crate::records::{Mark, Records};
 
@@ -18,8 +19,8 @@ const BRANCH: u64 = 1;
 const ARRIVES: u64 = 2;
 const DEPARTS: u64 = 3;
 
-/// Bytes that are copied at a time.
-const COPIED: usize = 64 << 10;
+/// Bytes that are copied at a time: the host's first-level cache has them until they are parsed.
+const COPIED: usize = 16 << 10;
 
 /// Where records are in the guest's memory.
 #[derive(Debug, Clone)]
@@ -63,24 +64,28 @@ impl GuestRecords {
         self.len
     }
 
-    /// Copies records of a mapped buffer, which the processor has stored.
+    /// Copies records of a mapped buffer, which the processor has stored, to memory of `pool`.
     ///
     /// # Errors
     /// There is no such memory.
-    pub fn read(&self) -> Result<Records, WriterError> {
-        self.copy(parse_mapped)
+    pub fn read(&self, pool: &BranchPool) -> Result<Records, WriterError> {
+        self.copy(pool, parse_mapped)
     }
 
-    /// Copies records that the kernel has written for a drain.
+    /// Copies records that the kernel has written for a drain to memory of `pool`.
     ///
     /// # Errors
     /// There is no such memory.
-    pub(crate) fn read_drained(&self) -> Result<Records, WriterError> {
-        self.copy(parse_drained)
+    pub(crate) fn read_drained(&self, pool: &BranchPool) -> Result<Records, WriterError> {
+        self.copy(pool, parse_drained)
     }
 
-    fn copy(&self, parse: impl Fn([u64; 3], bool, &mut Records)) -> Result<Records, WriterError> {
-        let mut records = Records::with_capacity(self.len / RECORD_SIZE);
+    fn copy(
+        &self,
+        pool: &BranchPool,
+        parse: impl Fn([u64; 3], bool, &mut Records),
+    ) -> Result<Records, WriterError> {
+        let mut records = Records::with_capacity(self.len / RECORD_SIZE, pool);
         let mut bytes = Vec::with_capacity(COPIED.min(self.len) + RECORD_SIZE);
         for extent in &self.extents {
             let (mut address, mut left) = (extent.address, extent.len as usize);

@@ -12,6 +12,7 @@
 //! | `program` | the program to trace, and what the host knows about it |
 //! | `session` | the connection to the agent |
 //! | `guest_records`, `records` | records in the guest's memory; branches and marks of one drain |
+//! | `branch_pool` | memory for branches that is used again |
 //! | `task` | tasks |
 //! | `sink` | the interface between the stages |
 //! | `pipeline` | the thread and the stages of a trace |
@@ -60,6 +61,7 @@
 
 #![warn(unreachable_pub)]
 
+mod branch_pool;
 pub mod config;
 mod filter;
 pub mod format;

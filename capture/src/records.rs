@@ -3,6 +3,7 @@
 
 use vbts_trace::{Branch, Event};
 
+use crate::branch_pool::{BranchList, BranchPool};
 use crate::sink::Sink;
 use crate::task::Task;
 
@@ -38,7 +39,7 @@ impl Mark {
 /// Records of a task, oldest first.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Records {
-    branches: Vec<Branch>,
+    branches: BranchList,
     /// Each with the number of branches before it.
     marks: Vec<(usize, Mark)>,
 }
@@ -51,10 +52,10 @@ pub struct Position {
 }
 
 impl Records {
-    /// Creates an empty list with memory for `branches`.
-    pub fn with_capacity(branches: usize) -> Self {
+    /// Creates an empty list with memory of `pool` for `branches`.
+    pub fn with_capacity(branches: usize, pool: &BranchPool) -> Self {
         Self {
-            branches: Vec::with_capacity(branches),
+            branches: pool.list(branches),
             marks: Vec::new(),
         }
     }

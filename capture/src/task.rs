@@ -73,6 +73,13 @@ pub fn belongs(branch: &Branch, scope: Scope) -> bool {
     scope != Scope::User || branch.from >> 63 == 0
 }
 
+/// Whether each of `branches` [`belongs`].
+pub fn all_belong(branches: &[Branch], scope: Scope) -> bool {
+    // One test of all sources, because a test of each would be a branch of the host.
+    let any_bit = |bits, branch: &Branch| bits | branch.from;
+    scope != Scope::User || branches.iter().fold(0, any_bit) >> 63 == 0
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
@@ -117,6 +124,9 @@ pub(crate) mod tests {
         ] {
             assert_eq!(belongs(&from_kernel, scope), expected);
             assert!(belongs(&branch(0x1000), scope));
+            assert!(all_belong(&[branch(0x1000); 3], scope));
+            let mixed = [branch(0x1000), from_kernel, branch(0x1000)];
+            assert_eq!(all_belong(&mixed, scope), expected);
         }
     }
 }

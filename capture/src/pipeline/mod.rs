@@ -31,7 +31,7 @@ use crate::output::Destination;
 use crate::records::{PIECE, Position};
 use crate::sink::Sink;
 use crate::summary::{RunEnd, Summary};
-use crate::task::{Task, belongs};
+use crate::task::{Task, all_belong, belongs};
 use formatting_sink::FormattingSink;
 use queue::Queue;
 use report::Standing;
@@ -203,7 +203,7 @@ impl Sink for TracePipeline {
                     wanted.give(Position::default(), wanted.end(), task, output)?;
                 }
             }
-            None if branches.iter().all(|branch| belongs(branch, self.scope)) => {
+            None if all_belong(branches, self.scope) => {
                 output.branches(task, branches)?;
             }
             None => {

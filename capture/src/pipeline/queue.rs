@@ -9,6 +9,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use super::merge::{AgentEvent, MergeError};
+use crate::branch_pool::BranchPool;
 use crate::guest_records::GuestRecords;
 use crate::kept::ReplayError;
 use crate::program::Restorer;
@@ -96,13 +97,13 @@ impl Work {
         size_of::<Self>() + more
     }
 
-    /// Copies records out of the guest's memory, if they are still there.
+    /// Copies records out of the guest's memory, if they are still there, to memory of `pool`.
     ///
     /// # Errors
     /// See [`GuestRecords::read`].
-    pub(crate) fn read_mapped(&mut self) -> Result<(), WriterError> {
+    pub(crate) fn read_mapped(&mut self, pool: &BranchPool) -> Result<(), WriterError> {
         if let Self::Mapped { task, records, .. } = self {
-            let (task, records) = (*task, records.read()?);
+            let (task, records) = (*task, records.read(pool)?);
             *self = Self::Agent(AgentEvent::Records { task, records });
         }
         Ok(())
@@ -152,6 +153,8 @@ impl State {
 pub(crate) struct Queue {
     state: Mutex<State>,
     changed: Condvar,
+    /// Memory for branches that are copied out of the guest's memory.
+    pub pool: BranchPool,
     /// Branches so far.
     pub records: AtomicU64,
     /// Bytes of the trace that are written.

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use super::TracePipeline;
 use super::merge::{AgentEvent, Merge};
 use super::queue::{Queue, Work, WriterError};
+use crate::branch_pool::BranchPool;
 use crate::pipeline::Options;
 use crate::sink::Sink as _;
 use crate::summary::{RunEnd, Summary, Written};
@@ -83,7 +84,7 @@ impl Writer {
         if let Work::Mapped { records, .. } = &work
             && records.len() <= COPIED
         {
-            work.read_mapped()?;
+            work.read_mapped(&self.queue.pool)?;
         }
         let mut state = self.queue.lock();
         let mut timeout = self.reader_timeout();
@@ -121,7 +122,7 @@ impl Writer {
         let mut state = self.queue.lock();
         for work in &mut state.work {
             if matches!(work, Work::Mapped { message, .. } if *message <= messages) {
-                work.read_mapped()?;
+                work.read_mapped(&self.queue.pool)?;
             }
         }
         while state.reading && !state.failed {
@@ -170,6 +171,11 @@ impl Writer {
 
     fn reader_timeout(&self) -> WriteTimeout<'_> {
         WriteTimeout::new(&self.queue.writes, READER_TIMEOUT)
+    }
+
+    /// Memory for the branches of a drain.
+    pub(crate) fn pool(&self) -> &BranchPool {
+        &self.queue.pool
     }
 
     /// Host time so far in which the trace was formatted and written.
@@ -295,7 +301,9 @@ impl Thread {
             }
             let began = Instant::now();
             if mapped {
-                work.iter_mut().try_for_each(Work::read_mapped)?;
+                for work in &mut work {
+                    work.read_mapped(&self.queue.pool)?;
+                }
                 self.queue.lock().reading = false;
                 self.queue.notify();
             }
@@ -312,7 +320,7 @@ impl Thread {
         match work {
             Work::Agent(event) => self.merge(event)?,
             Work::Mapped { task, records, .. } => {
-                let records = records.read()?;
+                let records = records.read(&self.queue.pool)?;
                 self.merge(AgentEvent::Records { task, records })?;
             }
             Work::Output { fd, bytes } => match destination.write_stream(fd, &bytes) {

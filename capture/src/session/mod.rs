@@ -313,7 +313,7 @@ impl Session {
                 }
                 ToHost::Records { task, extents } => {
                     let drained = GuestRecords::new(memory, extents, *is_32_bit)?;
-                    *records = Some((task, drained.read_drained()?));
+                    *records = Some((task, drained.read_drained(writer.pool())?));
                     continue;
                 }
                 ToHost::Mapped { task, extents } => {
