@@ -391,6 +391,13 @@ impl Window {
         self.index >= self.end
     }
 
+    /// Returns whether all slots are claimed, and the window was not closed before.
+    #[inline]
+    #[must_use]
+    pub const fn is_used_up(&self) -> bool {
+        self.end != 0 && self.is_empty()
+    }
+
     /// Claims the next slot: returns its address, and advances the index by one record.
     #[inline(always)]
     pub fn take(&mut self) -> Option<u64> {

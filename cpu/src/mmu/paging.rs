@@ -206,6 +206,22 @@ pub(crate) fn peek(ram: &GuestRam, sys: &SystemState, la: u64) -> Option<u64> {
     walk.ok().map(|walk| walk.gpa)
 }
 
+/// The guest-physical address of `la`, if it is in a large page that is marked as written and that
+/// `privilege` may write. No flag is set. `la` is as for [`walk`].
+pub(crate) fn written_large_page(
+    ram: &GuestRam,
+    sys: &SystemState,
+    la: u64,
+    privilege: Privilege,
+) -> Option<u64> {
+    let mut is_written = false;
+    let walk = walk_with(ram, sys, la, Access::Write, privilege, |_, path| {
+        is_written = path.first().is_some_and(|(_, entry)| entry & D != 0);
+    });
+    let walk = walk.ok().filter(|walk| walk.large && is_written)?;
+    Some(walk.gpa)
+}
+
 /// Translates `la`, and passes the entries of an allowed access to `used`, of which the first maps
 /// the page.
 #[inline(always)]

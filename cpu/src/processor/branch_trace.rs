@@ -8,6 +8,8 @@ use crate::insn::{Insn, seg};
 use crate::mmu::access::Access;
 use crate::mmu::code_map::CodeMap;
 use crate::mmu::host_access::{HostAccess, store_record};
+use crate::mmu::paging;
+use crate::mmu::tlb::Hit;
 use crate::processor::branch_log::LogEntry;
 use crate::processor::cpu::Cpu;
 use crate::processor::last_branches::{BranchClass, BranchSource};
@@ -90,6 +92,7 @@ impl Cpu {
     #[inline(never)]
     fn branch_anywhere(&mut self, source: BranchSource) {
         let (from, to) = (source.la, self.linear_ip(self.rip));
+        let is_used_up = self.window.slots.is_used_up();
         self.window.close();
         let last_branches = self.records_last_branches();
         if last_branches {
@@ -113,7 +116,7 @@ impl Cpu {
             return;
         }
         match self.recorder.area().store(self, from, to) {
-            Ok(Stored::Stored) if !logs && !last_branches => self.open_window(),
+            Ok(Stored::Stored) if !logs && !last_branches => self.open_window(is_used_up),
             Ok(Stored::Stored) => {}
             Ok(Stored::StoredAndPmi) => self.performance_interrupt(source.class.ahead()),
             // The processor does not report a record that it drops.
@@ -140,8 +143,8 @@ impl Cpu {
         }
     }
 
-    /// Opens the window at the BTS index.
-    fn open_window(&mut self) {
+    /// Opens the window at the BTS index. The one before it `was_used_up`, so this one may be, too.
+    fn open_window(&mut self, was_used_up: bool) {
         let area = self.recorder.area();
         if !area.has_windows() || self.steps_on_branches() || !self.code_begins_at_zero() {
             return;
@@ -164,7 +167,10 @@ impl Cpu {
             return;
         }
         self.track_ds_page(ds_page);
-        let last = self.last_of_window(index, slot.host as u64, ds_page);
+        let large = was_used_up.then(|| self.last_in_large_page(index, &slot, ds_page));
+        let last = large
+            .flatten()
+            .unwrap_or_else(|| self.last_of_window(index, slot.host as u64, ds_page));
         self.window = MappedWindow {
             slots: slots.up_to(last),
             offset: (slot.host as u64).wrapping_sub(index),
@@ -193,6 +199,35 @@ impl Cpu {
             last = next | 0xFFF;
         }
         last
+    }
+
+    /// As [`Self::last_of_window`] for an index in a large page that is marked as written, which
+    /// `slot` is the translation of: one lookup does for many pages. `None`: it is in no such page.
+    fn last_in_large_page(&self, index: u64, slot: &Hit, ds_page: u64) -> Option<u64> {
+        let privilege = self.system_privilege().without_alignment();
+        let gpa = paging::written_large_page(&self.ram, &self.sys, index, privilege)?;
+        // Until the TLB is flushed, it may have what the page tables had before.
+        if gpa != slot.gpa {
+            return None;
+        }
+        let mut last = index | 0xFFF;
+        for _ in 1..LARGE_WINDOW_PAGES {
+            let next = last.wrapping_add(1);
+            let distance = next.wrapping_sub(index);
+            let next_gpa = gpa.wrapping_add(distance);
+            let follows = next & LARGE_PAGE_MASK != 0
+                && next_gpa != ds_page
+                && !self.ram.code_map().is_code(next_gpa)
+                && !self.watched(next, Access::Write)
+                && self.ram.page(next_gpa).is_some_and(|page| {
+                    page.as_ptr() as u64 == (slot.host as u64).wrapping_add(distance)
+                });
+            if !follows {
+                break;
+            }
+            last = next | 0xFFF;
+        }
+        Some(last)
     }
 
     /// Makes writes to the page at `gpa` close the window, instead of writes to the page that did
@@ -233,6 +268,12 @@ pub(crate) const NO_PAGE: u64 = u64::MAX;
 
 /// Pages that a window reaches into at most. To find them takes time, and windows close often.
 const WINDOW_PAGES: usize = 8;
+
+/// Pages of a large page that a window reaches into at most, if the one before it was used up.
+const LARGE_WINDOW_PAGES: usize = 64;
+
+/// The part of a linear address that is within the smallest of the large pages, of 2 MBytes.
+const LARGE_PAGE_MASK: u64 = (2 << 20) - 1;
 
 /// Slots of the DS buffer in a few pages, or those of the log, with the host addresses to store
 /// records there directly: records of the 64-bit format without flags (`DsArea::has_windows`). The

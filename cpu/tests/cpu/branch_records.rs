@@ -8,7 +8,7 @@ use crate::common::{
 };
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
-use vbts_bts::{DebugCtl, RECORD_SIZE};
+use vbts_bts::{BtsFields, DebugCtl, RECORD_SIZE};
 use vbts_cpu::state::rflags;
 use vbts_cpu::state::vector::{BP, DB, GP, PF, UD};
 
@@ -511,4 +511,46 @@ fn only_pages_with_records_become_dirty() {
     g.run();
     assert_ne!(g.page_entry(BTS_BUFFER) & DIRTY, 0);
     assert_eq!(g.page_entry(BTS_BUFFER + 0x1000) & DIRTY, 0);
+}
+
+/// A window that follows one that is used up reaches over many pages of a large one.
+#[test]
+fn a_buffer_in_a_large_page_has_the_same_records() {
+    const LARGE_PAGE: u64 = 2 << 20;
+    // Linear addresses of the second half of memory, mapped to the first half.
+    const ALIAS: u64 = 2 * LARGE_PAGE;
+    const FLAGS: u64 = 0x83;
+    const DIRTY: u64 = 1 << 6;
+    // 125 pages and a half: the program is behind them.
+    const RECORDS: u64 = 0x7_D800 / RECORD_SIZE;
+    let run = |alias: u64, flags: u64, rounds: u64| {
+        let mut g = with_pages(rounds);
+        let fields = BtsFields {
+            base: BTS_BUFFER + alias,
+            index: BTS_BUFFER + alias,
+            absolute_maximum: BTS_BUFFER + alias + RECORDS * RECORD_SIZE,
+            threshold: BTS_BUFFER + alias + RECORDS * RECORD_SIZE + 1,
+        };
+        g.write_bytes(DS_AREA, &fields.to_bytes());
+        let directory = g.read(g.read(g.soft.cpu.state().sys.cr3) & !0xFFF) & !0xFFF;
+        g.write(directory + 16, flags);
+        g.run();
+        let buffer = (0..RECORDS * RECORD_SIZE).step_by(8);
+        let words: Vec<u64> = buffer.map(|at| g.read(BTS_BUFFER + at)).collect();
+        let index = g.read(DS_AREA + 8) - alias;
+        (words, index, g.read(directory + 16))
+    };
+    for rounds in [3, RECORDS / 2, 2 * RECORDS + 100] {
+        let (words, index, _) = run(0, 0, rounds);
+        assert!(words[..3] == [USER + 5, USER + 5, 0]);
+        for before in [FLAGS, FLAGS | DIRTY] {
+            let (large, its_index, entry) = run(ALIAS, before, rounds);
+            assert!(large == words && its_index == index, "{rounds}");
+            assert_ne!(entry & DIRTY, 0);
+        }
+    }
+    // One without write access has none.
+    let (words, index, entry) = run(ALIAS, FLAGS & !2, 100);
+    assert!(words.iter().all(|word| *word == 0));
+    assert_eq!((index, entry & DIRTY), (BTS_BUFFER, 0));
 }
