@@ -35,7 +35,7 @@ impl SoftCpu {
         }
         if extent == Extent::Whole
             && !is_probed
-            && let Some(id) = self.look_up_again(&hit)?
+            && let Some(id) = self.last_target(&hit)?
         {
             return Ok(Found::Cached(id));
         }
@@ -86,7 +86,7 @@ impl SoftCpu {
     /// Finds the block to which the last jump to RIP led, if RIP, which is translated to `hit`,
     /// still leads there. After a write to CR3 it mostly does, and this touches less of the host's
     /// memory than to look through the blocks of the page.
-    fn look_up_again(&mut self, hit: &Hit) -> Result<Option<BlockId>, BlockFault> {
+    fn last_target(&mut self, hit: &Hit) -> Result<Option<BlockId>, BlockFault> {
         // In other code, RIP need not be a linear address, and segments have limits.
         if self.cpu.code_size != CodeSize::Bits64 {
             return Ok(None);
@@ -101,7 +101,7 @@ impl SoftCpu {
         let native = self.cache.get(id).map_or(CodeId::NONE, |b| b.native);
         let global = key == self.cpu.jump_keys.global;
         if let Some(jit) = &mut self.jit
-            && !jit.validate_again(native, rip, global, key)
+            && !jit.code.revalidate(native, rip, global, key)
         {
             return Ok(None);
         }
@@ -188,12 +188,12 @@ impl SoftCpu {
             return;
         };
         let is_of_other = if block.crosses(rip) {
-            !jit.validate_again(block.native, rip, page.global, key)
+            !jit.code.revalidate(block.native, rip, page.global, key)
         } else {
             if let Some(mapping) = mapping {
-                jit.validate(mapping, key);
+                jit.code.validate(mapping, key);
             }
-            jit.is_of_other(block.native, rip, mapping)
+            jit.code.is_of_other(block.native, rip, mapping)
         };
         if is_of_other {
             block.native = CodeId::NONE;

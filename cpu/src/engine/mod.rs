@@ -92,7 +92,7 @@ impl SoftCpu {
 
     /// Counts of the native code; zero if there is none.
     pub fn native_code(&self) -> NativeStats {
-        self.jit.as_ref().map(|jit| jit.stats).unwrap_or_default()
+        self.jit.as_ref().map(|jit| jit.stats()).unwrap_or_default()
     }
 
     /// Skips time that passes while the processor is halted, up to virtual time `now` in

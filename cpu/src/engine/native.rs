@@ -5,7 +5,7 @@ use std::time::Instant;
 use crate::backend::block::{Block, BlockId, Branch};
 use crate::backend::interpreter::op::Op;
 use crate::backend::jit::check::Expectation;
-use crate::backend::jit::{CodeId, Left, Start};
+use crate::backend::jit::{CodeId, NativeExit, Start};
 use crate::engine::SoftCpu;
 use crate::engine::run::{BlockExit, BlockFault, Origin, run_block};
 use crate::insn::{Abort, CodeSize, Flow, reg};
@@ -64,11 +64,11 @@ impl SoftCpu {
             return Ok(Origin::None);
         };
         match jit.run(&mut self.cpu, self.cache.blocks(), code) {
-            Left::Block | Left::Partial => Ok(Origin::None),
-            Left::Unlinked(edge) => Ok(Origin::Edge(edge)),
-            Left::Indirect => Ok(Origin::Indirect),
-            Left::Stale => Ok(Origin::Stale),
-            Left::Fault { stack } => Err(BlockFault { stack }),
+            NativeExit::Block | NativeExit::Partial => Ok(Origin::None),
+            NativeExit::Unlinked(edge) => Ok(Origin::Edge(edge)),
+            NativeExit::Indirect => Ok(Origin::Indirect),
+            NativeExit::Stale => Ok(Origin::Stale),
+            NativeExit::Fault { stack } => Err(BlockFault { stack }),
         }
     }
 
@@ -86,19 +86,19 @@ impl SoftCpu {
         let (Some(jit), Some(block)) = (&mut self.jit, self.cache.get(id)) else {
             return Ok(Origin::None);
         };
-        let (rip, start, count) = (block.rip(), self.cpu.icount, jit.count(code));
+        let (rip, start, count) = (block.rip(), self.cpu.icount, jit.code.count(code));
         let (bytes, ops) = (block.bytes(), block.ops.all());
         let expectation = Expectation::of(&mut self.cpu, rip, bytes, ops, count);
-        let left = jit.run(&mut self.cpu, self.cache.blocks(), code);
+        let exit = jit.run(&mut self.cpu, self.cache.blocks(), code);
         if let Some(difference) = expectation.and_then(|e| e.differs(&self.cpu)) {
             panic!(
                 "--jit check: native code of the block at {rip:#x}, {bytes:02x?}, is wrong: \
                  {difference}"
             );
         }
-        match left {
-            Left::Fault { stack } => Err(BlockFault { stack }),
-            Left::Partial => {
+        match exit {
+            NativeExit::Fault { stack } => Err(BlockFault { stack }),
+            NativeExit::Partial => {
                 // The rest of the block belongs to the same one.
                 self.cpu.icount = start;
                 finish_block(&mut self.cpu, block, count)?;
@@ -117,14 +117,14 @@ impl SoftCpu {
         let (Some(jit), Some(block)) = (&mut self.jit, self.cache.get(id)) else {
             return;
         };
-        if !jit.fits(block.native, block.rip(), self.cpu.recording) {
+        if !jit.code.fits(block.native, block.rip(), self.cpu.recording) {
             return;
         }
         match origin {
             Origin::None | Origin::Branch(_) => {}
-            Origin::Edge(edge) => jit.link(edge, block.native),
-            Origin::Indirect => jit.remember_jump(block.native),
-            Origin::Stale => jit.update_jump(block.native),
+            Origin::Edge(edge) => jit.code.link(edge, block.native),
+            Origin::Indirect => jit.code.remember_jump(block.native),
+            Origin::Stale => jit.code.update_jump(block.native),
         }
     }
 
@@ -134,7 +134,7 @@ impl SoftCpu {
     fn native_code_of(&mut self, id: BlockId) -> Option<CodeId> {
         let jit = self.jit.as_mut()?;
         let block = self.cache.get_mut(id)?;
-        if jit.fits(block.native, block.rip(), self.cpu.recording) {
+        if jit.code.fits(block.native, block.rip(), self.cpu.recording) {
             return Some(block.native);
         }
         if block.heat == Block::NEVER {
@@ -152,7 +152,7 @@ impl SoftCpu {
     fn translate(&mut self, id: BlockId) -> Option<CodeId> {
         let start = Instant::now();
         let jit = self.jit.as_mut()?;
-        if !jit.has_room() {
+        if !jit.code.has_room() {
             jit.flush();
             self.cache.forget_native_code();
         }
@@ -163,10 +163,10 @@ impl SoftCpu {
             let jit = self.jit.as_mut()?;
             let mapping = match crosses {
                 // What is mapped to the next page matters, too.
-                true => jit.new_mapping(),
-                false => self.cache.mapping_of(id, page, || jit.new_mapping())?,
+                true => jit.code.new_mapping(),
+                false => self.cache.mapping_of(id, page, || jit.code.new_mapping())?,
             };
-            jit.validate(mapping, key);
+            jit.code.validate(mapping, key);
             let (block, handle) = (self.cache.get(id)?, self.cache.blocks().handle(id)?);
             let start = Start {
                 rip,
@@ -182,7 +182,7 @@ impl SoftCpu {
             Some(code) => (block.native, block.heat) = (code, 0),
             None => block.heat = Block::NEVER,
         }
-        jit.stats.time += start.elapsed();
+        jit.add_time(start.elapsed());
         translated
     }
 }

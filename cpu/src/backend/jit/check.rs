@@ -9,14 +9,13 @@
 use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind};
 
 use crate::backend::interpreter::op::Op;
-use crate::backend::jit::form::{self, Operand};
-use crate::backend::jit::translate::{self, Item};
+use crate::backend::jit::forms::operand::{Operand, RBP, RSP, accesses_memory};
+use crate::backend::jit::translator::{self, Item};
 use crate::exec::MXCSR_MASKS;
 use crate::insn::{Flow, Insn, reg, seg};
 use crate::mmu::access::{Access, Privilege};
 use crate::mmu::host_access;
 use crate::processor::cpu::Cpu;
-use crate::state::gpr;
 
 /// What a block changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,7 +91,7 @@ impl Expectation {
         let kernel_gs_base = cpu.msr.kernel_gs_base;
         let mut written = Vec::new();
         cpu.gpr[usize::from(reg::BLOCK)] = rip;
-        let items: Vec<_> = translate::items(cpu.model, bytes, ops).collect();
+        let items: Vec<_> = translator::items(cpu.model, bytes, ops).collect();
         let retired = execute(cpu, &items[..usize::from(count)], ops, &mut written);
         let next = match items.get(usize::from(count)) {
             Some(item) => u64::from(item.insn.offset),
@@ -197,9 +196,8 @@ fn accesses(
     factory: &mut InstructionInfoFactory,
     cpu: &Cpu,
 ) -> Option<Vec<(Operand, Access)>> {
-    const RSP: u8 = gpr::RSP as u8;
     let mut all = Vec::new();
-    if form::accesses_memory(i, insn) {
+    if accesses_memory(i, insn) {
         let rip = cpu.gpr[usize::from(reg::BLOCK)];
         let info = factory.info(i);
         let writes = (0..i.op_count())
@@ -213,7 +211,7 @@ fn accesses(
             all.push((Operand::at(RSP, -8, 8), Access::Write))
         }
         Mnemonic::Pop | Mnemonic::Ret => all.push((Operand::at(RSP, 0, 8), Access::Read)),
-        Mnemonic::Leave => all.push((Operand::at(gpr::RBP as u8, 0, 8), Access::Read)),
+        Mnemonic::Leave => all.push((Operand::at(RBP, 0, 8), Access::Read)),
         _ => {}
     }
     Some(all)

@@ -15,11 +15,12 @@ use vbts_verifier::{Part, Piece, verify};
 use crate::backend::block::Block;
 use crate::backend::blocks::Blocks;
 use crate::backend::interpreter::lower;
-use crate::backend::jit::assembler::Places;
-use crate::backend::jit::calls::NoDevices;
-use crate::backend::jit::routines::{self, Routines};
+use crate::backend::jit::assembler::Sections;
+use crate::backend::jit::block::{self, Workspace};
+use crate::backend::jit::calls::execute::NoDevices;
+use crate::backend::jit::calls::routines::{self, Routines};
 use crate::backend::jit::rules::rules;
-use crate::backend::jit::translate::{self, Context, Workspace};
+use crate::backend::jit::translator::Context;
 use crate::decode::MAX_BLOCK;
 use crate::insn::CodeSize;
 use crate::mmu::ram::GuestRam;
@@ -34,9 +35,9 @@ const OF_EACH: u64 = 20;
 
 /// Addresses that the code is made for. Nothing executes it.
 const CODE: u64 = 0x7000_0000_0000;
-const PLACES: Places = Places {
-    often: CODE + 0x1_0000,
-    rarely: CODE + 0x10_0000,
+const SECTIONS: Sections = Sections {
+    hot: CODE + 0x1_0000,
+    cold: CODE + 0x10_0000,
 };
 const KEY: u64 = CODE + 0x20_0000;
 const JUMPS: u64 = CODE + 0x30_0000;
@@ -114,11 +115,11 @@ impl Code {
         if ops.first().is_none_or(|op| op.ends_block()) {
             return None;
         }
-        let translated = translate::block(context, block.bytes(), ops, PLACES, workspace).ok()?;
-        let links = workspace.edges.iter().map(|at| PLACES.often + *at as u64);
+        let translated = block::translate(context, block.bytes(), ops, SECTIONS, workspace).ok()?;
+        let links = workspace.links.iter().map(|at| SECTIONS.hot + *at as u64);
         Some(Self {
             links: links.collect(),
-            entries: [PLACES.often, PLACES.often + translated.body as u64],
+            entries: [SECTIONS.hot, SECTIONS.hot + translated.body as u64],
             parts: workspace
                 .asm
                 .finish()
@@ -127,7 +128,7 @@ impl Code {
     }
 
     fn check<T>(&self, verdict: impl FnOnce(&Piece<'_>) -> T) -> T {
-        let [(often, constants), (rarely, rare_constants)] = &self.parts;
+        let [(hot, constants), (cold, cold_constants)] = &self.parts;
         let part = |address, code, constants| Part {
             address,
             code,
@@ -135,8 +136,8 @@ impl Code {
         };
         verdict(&Piece {
             parts: &[
-                part(PLACES.often, often, constants),
-                part(PLACES.rarely, rarely, rare_constants),
+                part(SECTIONS.hot, hot, constants),
+                part(SECTIONS.cold, cold, cold_constants),
             ],
             entries: &self.entries,
             links: &self.links,

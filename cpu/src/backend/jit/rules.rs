@@ -3,13 +3,16 @@
 use vbts_verifier::{Field, Rules};
 
 use crate::backend::jit::assembler::Mem;
-use crate::backend::jit::layout::{
-    CPL, CR0, CR4, EFLAGS, FRAME_ADDRESS, FRAME_BRANCH_CLASS, FRAME_BUDGET, FRAME_FLAGS,
-    FRAME_HOST_MXCSR, FRAME_LIMIT, FRAME_TARGET, KERNEL_GS_BASE, KEY_ANY, KEY_GLOBAL, MXCSR,
-    PENDING_WORK, SIGNAL_MASK, SKIPPED, SPIN_PAUSES, TLB_TABLE, TSC_AUX, TSC_OFFSET, WINDOW_ADDEND,
-    WINDOW_END, WINDOW_FIELD, WINDOW_INDEX, XCR0, register, xmm, ymm_high,
+use crate::backend::jit::code::jump_table::{JUMP_CODE, JUMP_MASK};
+use crate::backend::jit::registers::frame::{
+    FRAME_ADDRESS, FRAME_BRANCH_CLASS, FRAME_BUDGET, FRAME_FLAGS, FRAME_HOST_MXCSR, FRAME_LIMIT,
+    FRAME_TARGET,
 };
-use crate::backend::jit::{JUMP_CODE, JUMP_MASK};
+use crate::backend::jit::registers::processor::{
+    CPL, CR0, CR4, EFLAGS, KERNEL_GS_BASE, KEY_ANY, KEY_GLOBAL, MXCSR, PENDING_WORK, SIGNAL_MASK,
+    SKIPPED, SPIN_PAUSES, TLB_TABLE, TSC_AUX, TSC_OFFSET, WINDOW_ADDEND, WINDOW_END, WINDOW_FIELD,
+    WINDOW_INDEX, XCR0, register, xmm, ymm_high,
+};
 use crate::insn::{reg, seg};
 use crate::mmu::tlb::layout::{INDEX_MASK, SLOT_SHIFT};
 

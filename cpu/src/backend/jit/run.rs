@@ -1,9 +1,11 @@
 //! Runs native code: the way in, and why it ended.
 
 use crate::backend::blocks::Blocks;
-use crate::backend::jit::layout::{Frame, exit};
-use crate::backend::jit::routines::{Enter, Returned};
-use crate::backend::jit::{CodeId, Edge, Jit, flags, host_vectors};
+use crate::backend::jit::calls::exit;
+use crate::backend::jit::calls::routines::{Enter, Returned};
+use crate::backend::jit::registers::frame::Frame;
+use crate::backend::jit::vectors::host_state;
+use crate::backend::jit::{CodeId, Edge, Jit, flags};
 use crate::exec::HOST_MXCSR;
 use crate::processor::cpu::Cpu;
 
@@ -13,7 +15,7 @@ const SLICE: i64 = 20_000;
 
 /// Why native code ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Left {
+pub(crate) enum NativeExit {
     /// At the end of a block.
     Block,
     /// At the end of a block, with a direct jump that can be linked to the block at RIP.
@@ -34,11 +36,10 @@ pub(crate) enum Left {
 impl Jit {
     /// Runs native code from the block of `id` on, one of `blocks`. The caller has checked that no
     /// work is due, and that `cpu` is at the start of the block.
-    pub(crate) fn run(&mut self, cpu: &mut Cpu, blocks: &Blocks, id: CodeId) -> Left {
-        let Some(code) = self.code(id) else {
-            return Left::Block;
+    pub(crate) fn run(&mut self, cpu: &mut Cpu, blocks: &Blocks, id: CodeId) -> NativeExit {
+        let Some(body) = self.code.body_address(id) else {
+            return NativeExit::Block;
         };
-        let body = self.memory.address(code.body as usize);
         let left = cpu.limit.saturating_sub(cpu.icount);
         let budget = i64::try_from(left).unwrap_or(SLICE).min(SLICE);
         let frame = Frame {
@@ -54,21 +55,18 @@ impl Jit {
             blocks,
         };
         self.reservation.select();
-        // SAFETY: `code` has the address of native code: code of before a flush has no entry.
+        // SAFETY: `body` is the address of native code: code of before a flush has no entry.
         let Returned { code, flags } = unsafe { self.enter(cpu, body, &frame) };
-        host_vectors::check();
+        host_state::check();
         cpu.flags = flags::unpack(flags);
         match code as u32 & 0xFF {
-            exit::EDGE => Left::Unlinked(Edge {
-                number: code as u32 >> exit::EDGE_SHIFT,
-                generation: self.generation,
-            }),
-            exit::INDIRECT => Left::Indirect,
-            exit::STALE => Left::Stale,
-            exit::PARTIAL => Left::Partial,
-            kind if u64::from(kind) == exit::FAULT => Left::Fault { stack: false },
-            kind if u64::from(kind) == exit::STACK_FAULT => Left::Fault { stack: true },
-            _ => Left::Block,
+            exit::EDGE => NativeExit::Unlinked(self.code.edge(code as u32 >> exit::EDGE_SHIFT)),
+            exit::INDIRECT => NativeExit::Indirect,
+            exit::STALE => NativeExit::Stale,
+            exit::PARTIAL => NativeExit::Partial,
+            kind if u64::from(kind) == exit::FAULT => NativeExit::Fault { stack: false },
+            kind if u64::from(kind) == exit::STACK_FAULT => NativeExit::Fault { stack: true },
+            _ => NativeExit::Block,
         }
     }
 
@@ -78,7 +76,7 @@ impl Jit {
     /// `body` is the address of the native code of a block.
     unsafe fn enter(&self, cpu: &mut Cpu, body: u64, frame: &Frame<'_>) -> Returned {
         // SAFETY: the routine has this type, and is never overwritten.
-        let enter: Enter = unsafe { std::mem::transmute(self.routines.enter as *const ()) };
+        let enter: Enter = unsafe { std::mem::transmute(self.code.routines.enter as *const ()) };
         // SAFETY: the caller's promise. The code follows the calling convention, and accesses
         // `cpu`, the frame, its own tables, and the reservation, whose start GS has.
         unsafe { enter(cpu, body, frame) }

@@ -1,0 +1,6 @@
+//! Calls from native code to Rust's code, and the ways in and out.
+
+pub(crate) mod execute;
+pub(crate) mod exit;
+pub(crate) mod part;
+pub(crate) mod routines;

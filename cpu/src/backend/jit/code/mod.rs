@@ -1,0 +1,6 @@
+//! Code memory, and the native code in it.
+
+pub(crate) mod allocator;
+pub(crate) mod code_memory;
+pub(crate) mod jump_table;
+pub(crate) mod store;

@@ -1,0 +1,102 @@
+//! Writes the code behind that of a block.
+
+use crate::backend::jit::calls::part::Part;
+use crate::backend::jit::flags::FlagsLocation;
+use crate::backend::jit::registers::frame::{FRAME_BRANCH_CLASS, FRAME_TARGET};
+use crate::backend::jit::registers::map::{POINTER, SCRATCH};
+use crate::backend::jit::translator::Translator;
+use crate::backend::jit::translator::cold::{ColdPath, Target};
+
+impl Translator<'_> {
+    /// Writes the code behind the block: first the branches that are taken, which belong to the hot
+    /// section and add other cold paths.
+    pub(crate) fn write_cold_paths(&mut self) {
+        for is_rare in [false, true] {
+            if is_rare {
+                self.asm.split();
+            }
+            let mut next = 0;
+            while let Some(&path) = self.cold.get(next) {
+                if matches!(path, ColdPath::Taken { .. }) != is_rare {
+                    self.write_cold_path(path);
+                }
+                next += 1;
+            }
+        }
+    }
+
+    fn write_cold_path(&mut self, path: ColdPath) {
+        match path {
+            ColdPath::Execute {
+                at,
+                back,
+                first,
+                count,
+                before,
+                after,
+                vectors,
+            } => {
+                self.asm.bind(at);
+                self.flags.resume_at(before);
+                self.vectors = vectors;
+                self.flags.save(self.asm);
+                self.vectors.unload(self.asm);
+                self.call(first, count);
+                self.flags.return_to(self.asm, after);
+                self.vectors.return_to(self.asm, vectors);
+                self.asm.jump(back);
+            }
+            ColdPath::Finish { at, first, vectors } => {
+                self.asm.bind(at);
+                self.flags.resume_at(FlagsLocation::Saved);
+                self.vectors = vectors;
+                self.vectors.unload(self.asm);
+                self.call(first, Part::REST);
+                self.asm.undefined();
+            }
+            ColdPath::Taken {
+                at,
+                branch,
+                target,
+                flags,
+                vectors,
+            } => {
+                self.asm.bind(at);
+                self.flags.resume_at(flags);
+                self.vectors = vectors;
+                self.jump(branch, target);
+            }
+            ColdPath::Record {
+                at,
+                back,
+                from,
+                target,
+            } => {
+                self.asm.bind(at);
+                match target {
+                    Target::Direct(to) => self.asm.mov_imm(POINTER, to),
+                    Target::Indirect => self.asm.load(POINTER, &FRAME_TARGET),
+                }
+                let class = from.class.0 as i32;
+                self.asm.store_imm(&FRAME_BRANCH_CLASS, class);
+                self.asm.mov_imm(SCRATCH, from.address);
+                self.asm.call_address(self.context.routines.record);
+                self.asm.jump(back);
+            }
+            ColdPath::Exit {
+                at,
+                rip,
+                code,
+                routine,
+            } => {
+                self.asm.bind(at);
+                match rip {
+                    Some(rip) => self.asm.mov_imm(POINTER, rip),
+                    None => self.asm.load(POINTER, &FRAME_TARGET),
+                }
+                self.asm.mov_imm(SCRATCH, code.into());
+                self.asm.jump_address(routine);
+            }
+        }
+    }
+}
