@@ -5,7 +5,6 @@ use std::io;
 
 use iced_x86::{Decoder, DecoderOptions};
 use vbts_trace::profile::Watch;
-use vbts_trace::profile::code::SymbolKind;
 use vbts_trace::profile::modules::{ModuleId, ModuleKind, Place};
 
 use super::{Loaded, Out};
@@ -59,7 +58,7 @@ fn of_file<W: Watch>(profile: &mut Loaded<W>, module: ModuleId) -> (Branches, Li
     let is_stub = |offset: u64| {
         let after = symbols.partition_point(|symbol| symbol.start <= offset);
         let symbol = after.checked_sub(1).and_then(|at| symbols.get(at));
-        symbol.is_some_and(|symbol| offset < symbol.end && symbol.kind == SymbolKind::Stub)
+        symbol.is_some_and(|symbol| offset < symbol.end && symbol.kind.is_linkage())
     };
     let from_stubs: BTreeSet<u64> = edges
         .keys()

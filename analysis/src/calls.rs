@@ -40,8 +40,8 @@ pub fn calls<W: Watch>(
 ) -> io::Result<()> {
     let names = Names::of(profile);
     let whole = profile.counts().instructions;
-    let nodes = profile.tree().nodes();
-    let totals = profile.tree().totals();
+    let tree = profile.shown_tree();
+    let (nodes, totals) = (tree.nodes(), tree.totals());
     let (roots, children) = sorted_children(nodes, &totals);
     let mut open: Vec<(u32, usize)> = roots.iter().rev().map(|root| (*root, 0)).collect();
     let mut left_out = 0_u64;

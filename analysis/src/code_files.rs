@@ -312,7 +312,8 @@ impl Files for CodeFiles {
             kind: match function.kind {
                 FunctionKind::Named => SymbolKind::Function,
                 FunctionKind::Part => SymbolKind::Part,
-                FunctionKind::Stub => SymbolKind::Stub,
+                FunctionKind::Linkage => SymbolKind::Linkage,
+                FunctionKind::LinkageHeader => SymbolKind::LinkageHeader,
                 FunctionKind::Unnamed => SymbolKind::Unnamed,
             },
         });

@@ -11,6 +11,7 @@ use vbts_trace::profile::{Seen, Watch};
 
 use super::bolt::find_module;
 use super::functions::{Row, rows_by_function};
+use super::linkage::Linkage;
 use super::names::name_places;
 use super::{Loaded, Names, Out};
 
@@ -51,6 +52,7 @@ pub struct Calls {
     last: HashMap<TaskKey, usize>,
     /// How deep the stack of a task is in an interrupt or exception.
     events: HashMap<TaskKey, usize>,
+    linkage: Linkage<TaskKey>,
 }
 
 /// What tells a task from the others: its number; or, if the streams are processors, its thread ID,
@@ -98,9 +100,13 @@ impl Watch for Calls {
         if is_in_event || !matches!(seen.effect, Effect::Call | Effect::Tail) {
             return;
         }
-        let Some(frame) = seen.stack.top() else {
+        let (Some(frame), Some(joined)) = (seen.stack.top(), self.linkage.join(task, seen)) else {
             return;
         };
+        // Whether a call leads through the resolver depends on what was called before.
+        if joined.by_resolver {
+            return;
+        }
         if self.kept >= MAX_CALLS {
             self.cut = true;
             return;
@@ -122,7 +128,7 @@ impl Watch for Calls {
         };
         self.kept += 1;
         self.stretches[stretch].calls.push(Call {
-            from: seen.map.place(seen.from),
+            from: joined.from,
             function: frame.function,
             record,
         });

@@ -214,6 +214,8 @@ struct Libraries {
 struct Writer<'a> {
     profile: Profile,
     nodes: &'a [Node],
+    /// For each node, whether it has a frame.
+    shown: &'a [bool],
     names: &'a Names,
     libraries: Libraries,
     threads: Vec<ThreadHandle>,
@@ -251,7 +253,9 @@ impl Writer<'_> {
             if let Some(known) = self.stacks.get(&(thread, at)) {
                 break Some(*known);
             }
-            missing.push(at);
+            if self.shown.get(at as usize) != Some(&false) {
+                missing.push(at);
+            }
             let parent = self.nodes.get(at as usize)?.parent;
             if parent == at {
                 break None;
@@ -302,9 +306,13 @@ pub fn firefox(profile: &mut Loaded<Samples>, title: &str, out: &mut Out<'_>) ->
         written.set_thread_end_time(handle, time_after(thread.clock));
         threads.push(handle);
     }
+    let nodes = profile.tree().nodes();
+    let shown = nodes.iter().map(|node| profile.is_shown(node.label));
+    let shown: Vec<bool> = shown.collect();
     let mut writer = Writer {
         profile: written,
-        nodes: profile.tree().nodes(),
+        nodes,
+        shown: &shown,
         names: &names,
         libraries,
         threads,

@@ -49,8 +49,8 @@ pub fn flamegraph<W: Watch>(
     out: &mut Out<'_>,
 ) -> io::Result<()> {
     let names = Names::of(profile);
-    let nodes = profile.tree().nodes();
-    let totals = profile.tree().totals();
+    let tree = profile.shown_tree();
+    let (nodes, totals) = (tree.nodes(), tree.totals());
     let (roots, children) = sorted_children(nodes, &totals);
     let total = |node: &u32| totals.get(*node as usize).map_or(0, |total| total.0);
     let whole: u64 = roots.iter().map(total).sum();

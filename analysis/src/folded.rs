@@ -17,8 +17,8 @@ const MAX_LINE: usize = 64 << 10;
 /// The output fails.
 pub fn folded<W: Watch>(profile: &mut Loaded<W>, out: &mut Out<'_>) -> io::Result<()> {
     let names = Names::of(profile);
-    let nodes = profile.tree().nodes();
-    let totals = profile.tree().totals();
+    let tree = profile.shown_tree();
+    let (nodes, totals) = (tree.nodes(), tree.totals());
     let (roots, children) = sorted_children(nodes, &totals);
     let mut open: Vec<(u32, usize)> = roots.iter().rev().map(|root| (*root, 0)).collect();
     let mut stack = String::new();

@@ -15,6 +15,7 @@
 //! | `lines`, `html`, `lcov` | source files and assembly with counts; coverage for other tools |
 //! | `bolt` | profiles for tools that optimise and show binary code |
 //! | `perf`, `perf_data` | the trace as a file of Linux perf |
+//! | `linkage` | joins a call through the procedure linkage table |
 //! | `moment`, `diff` | the stacks at a moment; what two runs have executed differently |
 //!
 //! # Example
@@ -41,6 +42,7 @@ mod functions;
 mod html;
 mod lcov;
 mod lines;
+mod linkage;
 mod load;
 mod memory_code;
 mod moment;

@@ -9,6 +9,7 @@ use vbts_trace::profile::stack::{FrameKind, Stack};
 use vbts_trace::profile::tree::NodeId;
 use vbts_trace::profile::{Seen, TaskCount, Watch};
 
+use super::linkage::{Joined, Linkage};
 use super::names::name_places;
 use super::{Loaded, Names, Out};
 
@@ -54,6 +55,9 @@ pub struct Moment {
     steps: usize,
     /// Only those that change the stack.
     calls_only: bool,
+    /// Also those to and from the linkage.
+    raw_frames: bool,
+    linkage: Linkage<u64>,
     tasks: HashMap<u64, TaskNow>,
     /// Tasks that there was no memory for.
     left_out: u64,
@@ -62,11 +66,13 @@ pub struct Moment {
 }
 
 impl Moment {
-    /// Keeps the last `steps` branches of each task, or calls and returns if `calls_only`.
-    pub fn new(steps: usize, calls_only: bool) -> Self {
+    /// Keeps the last `steps` branches of each task, or calls and returns if `calls_only`. Calls
+    /// through the procedure linkage table are several ones if `raw_frames`.
+    pub fn new(steps: usize, calls_only: bool, raw_frames: bool) -> Self {
         Self {
             steps: steps.min(MAX_STEPS),
             calls_only,
+            raw_frames,
             ..Self::default()
         }
     }
@@ -82,14 +88,24 @@ impl Watch for Moment {
         let task = self.tasks.entry(seen.task).or_default();
         (task.id, task.program) = (seen.count.id, seen.count.program);
         let changes = seen.effect != Effect::Jump;
-        if self.steps > 0 && (changes || !self.calls_only) {
+        if self.steps == 0 || self.calls_only && !changes {
+            return;
+        }
+        let joined = match self.raw_frames {
+            true => Some(Joined::of(seen)),
+            false => self.linkage.join(seen.task, seen),
+        };
+        if let Some(Joined {
+            from, to, effect, ..
+        }) = joined
+        {
             if task.steps.len() >= self.steps {
                 task.steps.pop_front();
             }
             task.steps.push_back(Step {
-                from: seen.map.place(seen.from),
-                to: seen.map.place(seen.to),
-                effect: seen.effect,
+                from,
+                to,
+                effect,
                 depth: seen.stack.frames().len(),
             });
         }
@@ -112,6 +128,23 @@ impl Watch for Moment {
             })
             .collect();
     }
+}
+
+/// The frames that are shown. One inside of frames that are not returns to where these return to.
+fn shown_frames(frames: &[FrameNow], profile: &Loaded<Moment>) -> Vec<FrameNow> {
+    let nodes = profile.tree().nodes();
+    let mut shown = Vec::with_capacity(frames.len());
+    let mut ret = None;
+    for frame in frames {
+        let node = nodes.get(frame.node as usize);
+        if node.is_none_or(|node| profile.is_shown(node.label)) {
+            let ret = ret.take().unwrap_or(frame.ret);
+            shown.push(FrameNow { ret, ..*frame });
+        } else {
+            ret = ret.or(Some(frame.ret));
+        }
+    }
+    shown
 }
 
 /// Shows the last branches of each task and its stack, or only of the task of the last branch.
@@ -149,11 +182,12 @@ pub fn moment(profile: &mut Loaded<Moment>, last_only: bool, out: &mut Out<'_>) 
         }
         writeln!(out, "  stack:")?;
         let at = task.steps.back().map(|step| step.to);
-        let returns = task.frames.iter().rev().map(|frame| frame.ret);
+        let frames = shown_frames(&task.frames, profile);
+        let returns = frames.iter().rev().map(|frame| frame.ret);
         let places: Vec<Place> = at.into_iter().chain(returns).collect();
         let labels = name_places(profile, &places);
         let nodes = profile.tree().nodes();
-        for (depth, frame) in task.frames.iter().rev().enumerate() {
+        for (depth, frame) in frames.iter().rev().enumerate() {
             let label = nodes
                 .get(frame.node as usize)
                 .map(|node| names.label(node.label));
@@ -162,11 +196,7 @@ pub fn moment(profile: &mut Loaded<Moment>, last_only: bool, out: &mut Out<'_>) 
             let place = labels.get(depth).map_or("", String::as_str);
             let is_known = depth == 0
                 || !matches!(
-                    task.frames
-                        .iter()
-                        .rev()
-                        .nth(depth - 1)
-                        .map(|frame| frame.kind),
+                    frames.iter().rev().nth(depth - 1).map(|frame| frame.kind),
                     Some(FrameKind::Outermost | FrameKind::Handler | FrameKind::Signal(_))
                 );
             match is_known && place.starts_with(label) {

@@ -120,7 +120,8 @@ pub fn timeline(profile: &mut Loaded<Timeline>, out: &mut Out<'_>) -> io::Result
         writeln!(out, "{event},")?;
     }
     for span in &spans {
-        let Some(node) = nodes.get(span.node as usize) else {
+        let node = nodes.get(span.node as usize);
+        let Some(node) = node.filter(|node| profile.is_shown(node.label)) else {
             continue;
         };
         // The format's times are microseconds: an instruction is shown as a nanosecond.

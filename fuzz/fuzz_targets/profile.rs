@@ -62,7 +62,8 @@ impl Files for Code<'_> {
                     end: start + 16,
                     kind: match byte & 1 {
                         0 => SymbolKind::Function,
-                        _ => SymbolKind::Stub,
+                        1 => SymbolKind::LinkageHeader,
+                        _ => SymbolKind::Linkage,
                     },
                 }
             })

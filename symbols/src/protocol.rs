@@ -159,8 +159,10 @@ pub enum FunctionKind {
     Named,
     /// A part of a function that the compiler has moved away.
     Part,
-    /// A stub of the procedure linkage table.
-    Stub,
+    /// A stub of the procedure linkage table, or the dynamic linker's resolver.
+    Linkage,
+    /// The beginning of the procedure linkage table, which jumps to the resolver.
+    LinkageHeader,
     /// A function that has an entry in the unwind table, and no name.
     Unnamed,
 }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use vbts_trace::profile::Profile;
 use vbts_trace::profile::code::{Files, Symbol, SymbolKind};
 use vbts_trace::profile::modules::Module;
-use vbts_trace::profile::tree::Label;
+use vbts_trace::profile::tree::{Label, Tree};
 use vbts_trace::{Branch, Crash, Event, Item, Status};
 
 /// One file of code at 0x400000, with functions of 16 bytes.
@@ -19,9 +19,14 @@ const SIZE: u64 = 16;
 
 impl Code {
     /// Adds a function with this code, at its beginning, and `nop` after it.
-    fn function(mut self, code: &[u8]) -> Self {
+    fn function(self, code: &[u8]) -> Self {
+        self.symbol(SymbolKind::Function, code)
+    }
+
+    /// As [`Self::function`] for another kind of symbol.
+    fn symbol(mut self, kind: SymbolKind, code: &[u8]) -> Self {
         self.bytes.extend_from_slice(code);
-        self.kinds.push(SymbolKind::Function);
+        self.kinds.push(kind);
         self.bytes.resize(self.kinds.len() * SIZE as usize, 0x90);
         self
     }
@@ -91,7 +96,11 @@ fn event(profile: &mut Profile<Code>, task: u64, event: Event) {
 /// The paths in the call tree: functions by their numbers, `S` for a signal, with calls and
 /// instructions.
 fn paths(profile: &Profile<Code>) -> Vec<String> {
-    let nodes = profile.tree().nodes();
+    paths_of(profile.tree(), profile)
+}
+
+fn paths_of(tree: &Tree, profile: &Profile<Code>) -> Vec<String> {
+    let nodes = tree.nodes();
     let name = |label: Label| match label {
         Label::Program(program) => format!("p{program}"),
         Label::Function(id) => (profile.functions().get(id).start.offset / SIZE).to_string(),
@@ -165,6 +174,49 @@ fn a_jump_to_a_function_is_a_call_that_returns_to_the_caller() {
             "p0;0;1;2;3 1 1"
         ]
     );
+}
+
+#[test]
+fn the_linkage_is_no_caller() {
+    // 0: call rax; call rax; ret. 1, a stub: jmp rax. 2, the header: jmp rax. 3, the resolver:
+    // call rax; jmp rax. 4: ret. 5: call rax; ret. 6: ret.
+    let code = Code::default()
+        .function(&[0xFF, 0xD0, 0xFF, 0xD0, 0xC3])
+        .symbol(SymbolKind::Linkage, &[0xFF, 0xE0])
+        .symbol(SymbolKind::LinkageHeader, &[0xFF, 0xE0])
+        .function(&[0xFF, 0xD0, 0xFF, 0xE0])
+        .function(&[0xC3])
+        .function(&[0xFF, 0xD0, 0xC3])
+        .function(&[0xC3]);
+    let mut profile = begin(code);
+    let call = [
+        branch((5, 0), (6, 0)),
+        branch((6, 0), (5, 2)),
+        branch((5, 2), (0, 2)),
+        branch((0, 2), (1, 0)),
+    ];
+    let first = [
+        branch((0, 0), (1, 0)),
+        branch((1, 0), (2, 0)),
+        branch((2, 0), (3, 0)),
+        branch((3, 0), (4, 0)),
+        branch((4, 0), (3, 2)),
+        branch((3, 2), (5, 0)),
+    ];
+    profile.branches(0, &first);
+    profile.branches(0, &call);
+    profile.branches(0, &[branch((1, 0), (5, 0))]);
+    profile.branches(0, &call[..3]);
+    profile.finish();
+    let all = ["p0 0 0", "p0;0 1 2", "p0;0;1 2 2", "p0;0;2 1 1"];
+    let rest = ["p0;0;3 1 2", "p0;0;3;4 1 1", "p0;0;5 2 4", "p0;0;5;6 2 2"];
+    assert_eq!(paths(&profile), [all, rest].concat());
+    let shown = profile.shown_tree();
+    let shown = paths_of(&shown, &profile);
+    let expected = ["p0 0 0", "p0;0 1 7", "p0;0;4 1 1"];
+    assert_eq!(shown, [&expected[..], &rest[2..]].concat());
+    profile.set_raw_frames(true);
+    assert_eq!(paths_of(&profile.shown_tree(), &profile), paths(&profile));
 }
 
 #[test]

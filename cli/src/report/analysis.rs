@@ -223,7 +223,9 @@ impl<'a> Report<'a> {
             &self.workers,
             &progress,
         );
-        Ok(loaded.with_context(|| format!("Cannot read {}", trace.name))?)
+        let mut loaded = loaded.with_context(|| format!("Cannot read {}", trace.name))?;
+        loaded.set_raw_frames(self.args.raw_frames);
+        Ok(loaded)
     }
 
     /// Writes the trace as a file of Linux perf.

@@ -45,6 +45,8 @@ pub(crate) enum Opt {
     Other,
     /// `--processor N`
     Processor,
+    /// `--raw-frames`
+    RawFrames,
     /// `--sched`
     Sched,
     /// `--source PATH`
@@ -53,7 +55,9 @@ pub(crate) enum Opt {
     Steps,
 }
 
-use Opt::{Function, Json, Least, Limit, Module, Other, Processor, Sched, Source, Steps};
+use Opt::{
+    Function, Json, Least, Limit, Module, Other, Processor, RawFrames, Sched, Source, Steps,
+};
 
 impl Opt {
     /// Name on the command line.
@@ -66,6 +70,7 @@ impl Opt {
             Module => "--module",
             Other => "OTHER",
             Processor => "--processor",
+            RawFrames => "--raw-frames",
             Sched => "--sched",
             Source => "--source",
             Steps => "--steps",
@@ -103,15 +108,15 @@ static KINDS: [Kind; 24] = [
         |args, output| by(By::File, args, output)),
     row("tasks", "Tasks", &[Json, Limit],
         |args, output| by(By::Task, args, output)),
-    row("calls", "The call tree", &[Json, Least],
+    row("calls", "The call tree", &[Json, Least, RawFrames],
         |args, output| counted(args, output, |trace, out| analysis::calls(&mut trace.profile, args.least.unwrap_or(LEAST), args.json, out))),
-    row("folded", "Call stacks with their instructions, for flame graph tools", &[],
+    row("folded", "Call stacks with their instructions, for flame graph tools", &[RawFrames],
         |args, output| counted(args, output, |trace, out| analysis::folded(&mut trace.profile, out))),
-    row("flamegraph", "A flame graph: one SVG file", &[],
+    row("flamegraph", "A flame graph: one SVG file", &[RawFrames],
         |args, output| counted(args, output, |trace, out| analysis::flamegraph(&mut trace.profile, &trace.title, out))),
-    row("timeline", "Functions over time, for Perfetto and Chrome's tracing", &[],
+    row("timeline", "Functions over time, for Perfetto and Chrome's tracing", &[RawFrames],
         |args, output| watched(args, output, Timeline::default(), |trace, out| analysis::timeline(&mut trace.profile, out))),
-    row("firefox", "Call stacks over time, for the Firefox profiler", &[],
+    row("firefox", "Call stacks over time, for the Firefox profiler", &[RawFrames],
         |args, output| watched(args, output, Samples::default(), |trace, out| analysis::firefox(&mut trace.profile, &trace.title, out))),
     row("lines", "Source files with the count of each line", &[Source],
         |args, output| counted(args, output, |trace, out| { let coverage = trace.coverage(); analysis::lines(&mut trace.profile, &coverage, out) })),
@@ -133,10 +138,10 @@ static KINDS: [Kind; 24] = [
         perf),
     row("diff", "Functions that a second run, OTHER, has executed more or less often", &[Limit, Module, Other],
         diff),
-    row("tail", "The last calls and returns of each task, and its stack", &[Steps],
-        |args, output| watched(args, output, Moment::new(args.steps.unwrap_or(STEPS), true), |trace, out| analysis::moment(&mut trace.profile, false, out))),
-    row("where", "The stack of the task of the last branch: with --to or --time, that at this moment", &[],
-        |args, output| watched(args, output, Moment::new(1, false), |trace, out| analysis::moment(&mut trace.profile, true, out))),
+    row("tail", "The last calls and returns of each task, and its stack", &[RawFrames, Steps],
+        |args, output| watched(args, output, Moment::new(args.steps.unwrap_or(STEPS), true, args.raw_frames), |trace, out| analysis::moment(&mut trace.profile, false, out))),
+    row("where", "The stack of the task of the last branch: with --to or --time, that at this moment", &[RawFrames],
+        |args, output| watched(args, output, Moment::new(1, false, args.raw_frames), |trace, out| analysis::moment(&mut trace.profile, true, out))),
 ];
 
 /// Functions, or what they are in, with their counts.

@@ -110,6 +110,10 @@ pub(crate) struct ReportArgs {
     /// calls: only subtrees with at least P percent of all instructions (default: 0.5)
     #[arg(long, value_name = "P")]
     pub least: Option<f64>,
+    /// calls, folded, flamegraph, timeline, firefox, tail, where: also show the stubs of the
+    /// procedure linkage table and the dynamic linker's resolver, through which calls lead
+    #[arg(long)]
+    pub raw_frames: bool,
     /// functions, modules, files, tasks, calls: one JSON object a line
     #[arg(long)]
     pub json: bool,
@@ -167,6 +171,7 @@ impl ReportArgs {
             module: None,
             steps: None,
             least: None,
+            raw_frames: false,
             json: false,
         }
     }
@@ -198,6 +203,7 @@ impl ReportArgs {
             (Opt::Module, self.module.is_some()),
             (Opt::Steps, self.steps.is_some()),
             (Opt::Least, self.least.is_some()),
+            (Opt::RawFrames, self.raw_frames),
             (Opt::Json, self.json),
             (Opt::Other, self.other.is_some()),
         ];

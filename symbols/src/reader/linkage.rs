@@ -1,22 +1,42 @@
-//! The stubs for calls into other objects, such as `puts@plt`. Each jumps through a slot of the
-//! global offset table, and the slot's relocation has the name of the function.
+//! The procedure linkage table, with the stubs for calls into other objects, such as `puts@plt`.
+//! Each stub jumps through a slot of the global offset table, and the slot's relocation has the
+//! name of the function. Until the slot has the function's address, it leads to the header of the
+//! table, which jumps to the dynamic linker's resolver.
 
 use super::elf::ElfFile;
 use super::symbol_table::SymbolTable;
 use crate::protocol::Refusal;
 
-/// A stub.
+/// Names of functions of glibc's dynamic linker that find the function that a stub is for, or
+/// their beginnings.
+const RESOLVERS: [&[u8]; 4] = [
+    b"_dl_runtime_resolve",
+    b"_dl_runtime_profile",
+    b"_dl_fixup",
+    b"_dl_profile_fixup",
+];
+
+/// Code in the procedure linkage table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stub {
     /// Its address.
     pub start: u64,
     /// Its size in bytes.
     pub size: u64,
-    /// Offset of the function's name in the strings of the dynamic symbols.
-    pub name: u32,
+    /// Offset of the function's name in the strings of the dynamic symbols. `None`: it is for a
+    /// function without a name there, or a part of another stub.
+    pub name: Option<u32>,
+    /// It is the header.
+    pub is_header: bool,
 }
 
-/// The stubs of `elf`, whose dynamic symbols are `symbols`.
+/// Whether the function with this name finds the function that a stub is for.
+pub(super) fn is_resolver(name: &[u8]) -> bool {
+    RESOLVERS.iter().any(|resolver| name.starts_with(resolver))
+}
+
+/// The stubs of `elf`, whose dynamic symbols are `symbols`. Only sections with code that the file
+/// has count.
 ///
 /// # Errors
 /// They are too many.
@@ -33,30 +53,41 @@ pub(super) fn stubs(elf: &ElfFile<'_>, symbols: &SymbolTable) -> Result<Vec<Stub
         }
     };
     let mut stubs = Vec::new();
-    for name in [".plt", ".plt.sec", ".plt.got"] {
+    for name in [".plt", ".plt.sec", ".plt.got", ".iplt"] {
         let Some(section) = elf.section(name) else {
             continue;
         };
         let code = super::elf::optional(elf.contents(section))?;
         let (start, size) = (section.address, if name == ".plt.got" { 8 } else { 16 });
+        let first = stubs.len();
+        stubs.extend((0..code.len() / size).map(|n| Stub {
+            start: start.wrapping_add((n * size) as u64),
+            size: size as u64,
+            name: None,
+            is_header: n == 0 && name == ".plt" && is_header(&code),
+        }));
         for (slot, at) in jumps(&code, start, slots) {
             // Of several relocations of a slot, the last one counts.
             let after = relocations.partition_point(|(address, _)| *address <= slot);
             let relocation = after.checked_sub(1).and_then(|at| relocations.get(at));
+            let number = at.wrapping_sub(start) as usize / size;
             if let Some((address, symbol)) = relocation
                 && *address == slot
                 && let Some(symbol) = symbols.get(*symbol as usize)
+                && let Some(stub) = stubs.get_mut(first + number)
             {
-                let distance = at.wrapping_sub(start) / size * size;
-                stubs.push(Stub {
-                    start: start.wrapping_add(distance),
-                    size,
-                    name: symbol.name,
-                });
+                // The first symbol is none, and has an empty name.
+                stub.name = Some(symbol.name).filter(|name| *name != 0);
             }
         }
     }
     Ok(stubs)
+}
+
+/// Whether `code` begins with the header: PUSH of a word of the global offset table, relative to
+/// RIP or absolute, or relative to the table in EBX.
+fn is_header(code: &[u8]) -> bool {
+    matches!(code, [0xFF, 0x35 | 0xB3, ..])
 }
 
 /// How a stub of the procedure linkage table addresses its slot of the global offset table.
@@ -95,6 +126,15 @@ fn jumps(code: &[u8], start: u64, slots: SlotAddress) -> impl Iterator<Item = (u
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn headers_and_resolvers_are_known() {
+        assert!(is_header(&[0xFF, 0x35, 0xE2, 0x2F, 0, 0, 0xFF, 0x25]));
+        assert!(!is_header(&[0xFF, 0x25, 0xE2, 0x2F, 0, 0]));
+        assert!(!is_header(&[]));
+        assert!(is_resolver(b"_dl_runtime_resolve_xsavec"));
+        assert!(!is_resolver(b"_dl_relocate_object"));
+    }
 
     #[test]
     fn jumps_of_linkage_stubs_are_found() {

@@ -15,6 +15,20 @@ use super::{linkage, unwind};
 use crate::elf::Segment;
 use crate::protocol::{FunctionKind, FunctionRange, Refusal};
 
+/// What a function is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Kind {
+    /// That of a symbol.
+    #[default]
+    Symbol,
+    /// The stub of the procedure linkage table for the function with the name.
+    Stub,
+    /// Other code of the procedure linkage table. It has no name.
+    Linkage,
+    /// The header of the procedure linkage table. It has no name.
+    LinkageHeader,
+}
+
 /// A function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Function {
@@ -25,8 +39,8 @@ pub(super) struct Function {
     pub(super) name: u32,
     /// Index of the strings.
     pub(super) strings: u16,
-    /// It is the stub of the procedure linkage table for the function with this name.
-    pub(super) stub: bool,
+    /// What it is.
+    pub(super) kind: Kind,
 }
 
 /// The symbols of one ELF file.
@@ -66,9 +80,13 @@ impl ObjectFile {
                 Function {
                     start: stub.start,
                     end: stub.start.saturating_add(stub.size),
-                    name: stub.name,
+                    name: stub.name.unwrap_or_default(),
                     strings,
-                    stub: true,
+                    kind: match (stub.name, stub.is_header) {
+                        (Some(_), _) => Kind::Stub,
+                        (None, false) => Kind::Linkage,
+                        (None, true) => Kind::LinkageHeader,
+                    },
                 },
                 budget,
             )?;
@@ -136,7 +154,7 @@ impl ObjectFile {
                         end: symbol.value.saturating_add(symbol.size),
                         name: symbol.name,
                         strings: self.strings.len() as u16,
-                        stub: false,
+                        kind: Kind::Symbol,
                     },
                     budget,
                 )?;
@@ -241,11 +259,17 @@ impl ObjectFile {
     /// The function that contains `address`: its name as in the source, and the offset in it.
     pub fn function(&self, address: u64) -> Option<(String, u64)> {
         let function = self.at(address)?;
-        let name = str::from_utf8(self.name(function)).ok()?;
-        let mut name = super::demangle::demangle(name);
-        if function.stub {
-            name.push_str("@plt");
-        }
+        let name = match function.kind {
+            Kind::Linkage | Kind::LinkageHeader => ".plt".to_owned(),
+            kind => {
+                let name = str::from_utf8(self.name(function)).ok()?;
+                let mut name = super::demangle::demangle(name);
+                if kind == Kind::Stub {
+                    name.push_str("@plt");
+                }
+                name
+            }
+        };
         Some((name, address - function.start))
     }
 
@@ -258,10 +282,14 @@ impl ObjectFile {
     ) -> impl Iterator<Item = FunctionRange> + '_ {
         let first = usize::try_from(first).unwrap_or(usize::MAX);
         let functions = self.functions.iter().map(|function| {
-            let kind = match function.stub {
-                true => FunctionKind::Stub,
-                false if is_part(self.name(function)) => FunctionKind::Part,
-                false => FunctionKind::Named,
+            let kind = match function.kind {
+                Kind::Stub | Kind::Linkage => FunctionKind::Linkage,
+                Kind::LinkageHeader => FunctionKind::LinkageHeader,
+                Kind::Symbol => match self.name(function) {
+                    name if linkage::is_resolver(name) => FunctionKind::Linkage,
+                    name if is_part(name) => FunctionKind::Part,
+                    _ => FunctionKind::Named,
+                },
             };
             (function.start..function.end, kind)
         });
@@ -451,7 +479,7 @@ pub(crate) mod tests {
                 end: start + size,
                 name: strings.len() as u32,
                 strings: 0,
-                stub: false,
+                kind: Kind::Symbol,
             };
             file.add(function, &mut Budget::default()).unwrap();
             strings.extend_from_slice(name.as_bytes());

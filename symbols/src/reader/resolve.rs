@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::demangle::demangle;
-use super::object_file::{Function, ObjectFile};
+use super::object_file::{Function, Kind, ObjectFile};
 use crate::protocol::{CodePlace, Wanted};
 
 /// Bytes around code without a function in which the straight line to it is expected.
@@ -104,9 +104,9 @@ impl ObjectFile {
 
 /// Returns whether a function with `name` in the file is called `wanted`.
 fn is_called(name: &[u8], function: &Function, wanted: &str) -> bool {
-    let wanted = match (wanted.strip_suffix("@plt"), function.stub) {
-        (Some(wanted), true) => wanted,
-        (None, false) => wanted,
+    let wanted = match (wanted.strip_suffix("@plt"), function.kind) {
+        (Some(wanted), Kind::Stub) => wanted,
+        (None, Kind::Symbol) => wanted,
         _ => return false,
     };
     let Ok(name) = str::from_utf8(name) else {
@@ -148,8 +148,11 @@ mod tests {
 
     #[test]
     fn functions_have_several_names() {
-        let function = |stub| Function {
-            stub,
+        let function = |is_stub| Function {
+            kind: match is_stub {
+                true => Kind::Stub,
+                false => Kind::Symbol,
+            },
             ..Function::default()
         };
         for (name, stub, wanted, called) in [

@@ -12,6 +12,7 @@ mod guide;
 mod kernel;
 mod kernel_lines;
 mod languages;
+mod linkage;
 mod moments;
 mod names;
 mod profiles;
@@ -48,6 +49,12 @@ fn trials(module: &str) -> Vec<Trial> {
             ("two_runs", moments::two_runs),
             ("two_runs_of_tasks", moments::two_runs_of_tasks),
             ("moments", moments::moments),
+            ("the_linkage_is_no_caller", linkage::is_no_caller),
+            (
+                "the_linkage_of_a_stripped_linker",
+                linkage::of_a_stripped_linker,
+            ),
+            ("the_linkage_is_no_difference", linkage::is_no_difference),
             ("hostile_names", names::hostile_names),
             ("stripped", names::stripped),
             ("optimised", bolt::optimised),

@@ -168,15 +168,21 @@ impl<F: Files, W: Watch> Profile<F, W> {
                 Kind::Jump { target, .. } => crosses || target.is_some_and(|target| target != to),
                 Kind::Call | Kind::Return => crosses,
             };
-        let calls = is_event || matches!(kind, Kind::Call | Kind::System) || crosses;
+        let from_kind = self.functions.get(origin).kind;
+        // What the linkage jumps to is a function, also in a file without symbols.
+        let links = from_kind.is_linkage() && matches!(kind, Kind::Jump { target: None, .. });
+        let calls = is_event || matches!(kind, Kind::Call | Kind::System) || crosses || links;
         let (files, modules) = (&mut self.code.files, &self.modules);
         let function = match calls {
             true => self.functions.called(target, modules, files),
             false => self.functions.at(target, modules, files),
         };
+        if links && from_kind == SymbolKind::LinkageHeader {
+            self.functions.mark_resolver(function);
+        }
         let known = self.functions.get(function);
         let is_entry = known.start == target;
-        let moved = [known.kind, self.functions.get(origin).kind].contains(&SymbolKind::Part);
+        let moved = [known.kind, from_kind].contains(&SymbolKind::Part);
         let effect = match (&line, kind) {
             (Err(_), _) if crosses && is_kernel(to) => Effect::Enter,
             (Err(_), _) if crosses => Effect::Leave,

@@ -40,10 +40,20 @@ pub enum SymbolKind {
     Function,
     /// A part of another function that the compiler has moved away, such as `main.cold`.
     Part,
-    /// A stub of the procedure linkage table, which jumps to a function.
-    Stub,
+    /// Code between a call and the function that is meant: a stub of the procedure linkage table,
+    /// or the dynamic linker's resolver.
+    Linkage,
+    /// The beginning of the procedure linkage table, which jumps to the resolver.
+    LinkageHeader,
     /// A function whose name is not known.
     Unnamed,
+}
+
+impl SymbolKind {
+    /// Whether it is between a call and the function that is meant.
+    pub fn is_linkage(self) -> bool {
+        matches!(self, Self::Linkage | Self::LinkageHeader)
+    }
 }
 
 /// Where code and functions come from. The files can be hostile: an implementation limits what it

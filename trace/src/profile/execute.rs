@@ -117,6 +117,7 @@ impl<F: Files, W: Watch> Profile<F, W> {
                     instructions: transfer.instructions,
                     node,
                     stack: &task.stack,
+                    functions: &self.functions,
                     map: &space.map,
                 });
             }

@@ -49,6 +49,13 @@ impl Known {
         let before = after.checked_sub(1).and_then(|at| self.symbols.get(at));
         before.map_or(0, |symbol| symbol.end)
     }
+
+    /// Where the function begins that contains `offset`, which no symbol contains.
+    fn unnamed_start(&self, offset: u64) -> u64 {
+        let gap = self.gap(offset);
+        let found = self.found.range(gap..=offset).next_back();
+        found.map_or(gap, |(start, ())| *start)
+    }
 }
 
 /// Which function a place is in.
@@ -72,6 +79,32 @@ impl Functions {
             named: false,
         };
         self.list.get(id as usize).copied().unwrap_or(none)
+    }
+
+    /// Whether the function is between a call and the function that is meant.
+    pub fn is_linkage(&self, id: FunctionId) -> bool {
+        self.get(id).kind.is_linkage()
+    }
+
+    /// As [`Self::is_linkage`] for the function that contains `place`. It must have been executed.
+    pub fn is_linkage_at(&self, place: Place) -> bool {
+        let Some(known) = self.known.get(&place.module) else {
+            return false;
+        };
+        let offset = match known.symbol(place.offset) {
+            Some(symbol) => symbol.start,
+            None => known.unnamed_start(place.offset),
+        };
+        let id = self.ids.get(&Place { offset, ..place });
+        id.is_some_and(|id| self.is_linkage(*id))
+    }
+
+    /// Takes that the procedure linkage table leads to the function: it is the resolver, which has
+    /// no name in a file without symbols.
+    pub(super) fn mark_resolver(&mut self, id: FunctionId) {
+        if let Some(function) = self.list.get_mut(id as usize) {
+            function.kind = SymbolKind::Linkage;
+        }
     }
 
     /// Number of functions.
@@ -107,16 +140,14 @@ impl Functions {
                 kind: symbol.kind,
                 named: symbol.kind != SymbolKind::Unnamed,
             },
-            None => {
-                let gap = known.gap(place.offset);
-                let found = known.found.range(gap..=place.offset).next_back();
-                let offset = found.map_or(gap, |(start, ())| *start);
-                Function {
-                    start: Place { offset, ..place },
-                    kind: SymbolKind::Function,
-                    named: false,
-                }
-            }
+            None => Function {
+                start: Place {
+                    offset: known.unnamed_start(place.offset),
+                    ..place
+                },
+                kind: SymbolKind::Function,
+                named: false,
+            },
         };
         self.id(function)
     }

@@ -50,7 +50,7 @@ use limits::Added;
 use modules::{ModuleId, Modules};
 use space::Space;
 use stack::{NOWHERE, Stack};
-use tree::Tree;
+use tree::{Label, Tree};
 pub use watch::{Seen, Watch};
 
 /// A task while the trace is read.
@@ -99,6 +99,8 @@ pub struct Profile<F, W = ()> {
     ended: Vec<(u64, TaskCount)>,
     added: Added,
     only: Option<u32>,
+    /// Stacks have frames for what is between a call and the function that is meant.
+    raw_frames: bool,
     watch: W,
 }
 
@@ -121,6 +123,7 @@ impl<F: Files, W: Watch> Profile<F, W> {
             ended: Vec::new(),
             added: Added::default(),
             only: None,
+            raw_frames: false,
             watch,
         }
     }
@@ -128,6 +131,25 @@ impl<F: Files, W: Watch> Profile<F, W> {
     /// Ignores the branches of all tasks except those with this thread ID.
     pub fn only_task(&mut self, id: u32) {
         self.only = Some(id);
+    }
+
+    /// Whether [`Self::is_shown`] is true of what is between a call and the function that is meant.
+    pub fn set_raw_frames(&mut self, raw: bool) {
+        self.raw_frames = raw;
+    }
+
+    /// Whether a frame with this label is shown to people: it is not that of a stub of the
+    /// procedure linkage table, or of the dynamic linker's resolver.
+    pub fn is_shown(&self, label: Label) -> bool {
+        match label {
+            Label::Function(function) => self.raw_frames || !self.functions.is_linkage(function),
+            Label::Program(_) | Label::Signal => true,
+        }
+    }
+
+    /// The call tree of what [`Self::is_shown`].
+    pub fn shown_tree(&self) -> Tree {
+        self.tree.without(|label| !self.is_shown(label))
     }
 
     /// What could not be explained, and what was.

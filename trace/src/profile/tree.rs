@@ -159,6 +159,31 @@ impl Tree {
         self.nodes.get_mut(node as usize)
     }
 
+    /// The tree without the nodes whose label is `hidden`: what was executed in them, and what they
+    /// called, counts for their callers.
+    pub fn without(&self, hidden: impl Fn(Label) -> bool) -> Self {
+        let mut shown = Self::default();
+        // For each node, the one that it becomes.
+        let mut place: Vec<NodeId> = Vec::with_capacity(self.nodes.len());
+        for (at, node) in self.nodes.iter().enumerate() {
+            let parent = place.get(node.parent as usize).copied();
+            let (to, is_hidden) = match (node.label, parent) {
+                (Label::Program(program), _) => (shown.program(program), false),
+                (label, Some(parent)) if hidden(label) => (parent, true),
+                (label, Some(parent)) => (shown.child(parent, label), false),
+                // The parent of a node comes before it.
+                (label, None) => (shown.child(at as NodeId, label), false),
+            };
+            place.push(to);
+            if let Some(sum) = shown.get_mut(to) {
+                sum.calls += if is_hidden { 0 } else { node.calls };
+                sum.instructions += node.instructions;
+                sum.branches += node.branches;
+            }
+        }
+        shown
+    }
+
     /// Instructions and branches of each node with all nodes below it.
     pub fn totals(&self) -> Vec<(u64, u64)> {
         let mut totals: Vec<(u64, u64)> = self

@@ -1,6 +1,7 @@
 //! What sees each record of a trace.
 
 use super::counts::TaskCount;
+use super::functions::Functions;
 use super::modules::AddressSpace;
 use super::space::Effect;
 use super::stack::Stack;
@@ -46,6 +47,8 @@ pub struct Seen<'a> {
     pub node: NodeId,
     /// The stack after it.
     pub stack: &'a Stack,
+    /// The functions so far.
+    pub functions: &'a Functions,
     /// The process's mappings.
     pub map: &'a AddressSpace,
 }

@@ -1,7 +1,6 @@
 //! What a jump, an interrupt's return, or a transfer of an unknown kind does to a call stack.
 
 use super::{Context, Frame, FrameKind, MAX_PARKED, NOWHERE, RESUMED, Stack, Target};
-use crate::profile::code::SymbolKind;
 use crate::profile::modules::Modules;
 use crate::profile::tree::NodeId;
 
@@ -35,9 +34,9 @@ impl Stack {
                 break;
             }
         }
-        // A stub of the linkage table is no caller.
-        let is_stub = context.functions.get(top.function).kind == SymbolKind::Stub;
-        if is_stub && top.kind == FrameKind::Call && self.frames.len() > 1 {
+        // What is between a call and the function that is meant is no caller.
+        let is_linkage = context.functions.is_linkage(top.function);
+        if is_linkage && top.kind == FrameKind::Call && self.frames.len() > 1 {
             self.frames.pop();
             self.push(target.function, top.ret, FrameKind::Call, cache, context);
             return;
