@@ -1,5 +1,6 @@
 //! Reads a trace into a profile.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::BufReader;
 
@@ -23,7 +24,7 @@ pub struct Range {
 /// A trace that was read.
 pub type Loaded<W = ()> = Profile<CodeFiles, W>;
 
-/// Reads the branches in `range`, only those of the task with the thread ID `only` if that is
+/// Reads the branches in `range`, only those of tasks with the thread IDs `only` if these are
 /// given. `workers` decode them.
 ///
 /// # Errors
@@ -31,7 +32,7 @@ pub type Loaded<W = ()> = Profile<CodeFiles, W>;
 pub fn load<W: Watch>(
     mut reader: Reader<BufReader<File>>,
     range: Range,
-    only: Option<u32>,
+    only: Option<BTreeSet<u32>>,
     files: CodeFiles,
     watch: W,
     workers: &Workers,
@@ -40,7 +41,7 @@ pub fn load<W: Watch>(
     let program = reader.run().command.first().cloned().unwrap_or_default();
     let mut profile = Profile::new(files, program.as_bytes(), watch);
     if let Some(only) = only {
-        profile.only_task(only);
+        profile.only_tasks(only);
     }
     // It is known at the end, and the first branches need it.
     reader.events_before(u64::MAX, |task, event| {

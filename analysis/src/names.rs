@@ -152,6 +152,31 @@ impl Names {
     }
 }
 
+/// The names of executed functions that are most like `name`, at most three; `None` if a function
+/// has this name.
+pub fn similar_functions<W: Watch>(profile: &mut Loaded<W>, name: &str) -> Option<Vec<String>> {
+    const MOST: usize = 3;
+    const LEAST_SIMILAR: f64 = 0.8;
+    let names = Names::of(profile);
+    let mut similar: Vec<(f64, &str)> = Vec::new();
+    for function in &names.functions {
+        if function.name == name {
+            return None;
+        }
+        similar.push((strsim::jaro_winkler(&function.name, name), &function.name));
+    }
+    similar.retain(|(similarity, _)| *similarity >= LEAST_SIMILAR);
+    similar.sort_by(|(a, one), (b, other)| b.total_cmp(a).then_with(|| one.cmp(other)));
+    similar.dedup();
+    Some(
+        similar
+            .iter()
+            .take(MOST)
+            .map(|(_, name)| (*name).to_owned())
+            .collect(),
+    )
+}
+
 /// The name of a place without a function.
 pub(crate) fn place_name(module: &Module, offset: u64) -> String {
     let name = module.name.rsplit('/').next().unwrap_or_default();

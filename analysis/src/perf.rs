@@ -1,7 +1,7 @@
 //! A trace as a file of Linux perf. Each sample is a branch stack of the next branches of its task,
 //! so that all branches are in the file, each once.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::io::{self, BufReader};
 
@@ -284,7 +284,7 @@ impl Records<'_, '_> {
     }
 }
 
-/// Writes the branches in `range`, only those of the task with the thread ID `only` if that is
+/// Writes the branches in `range`, only those of tasks with the thread IDs `only` if these are
 /// given.
 ///
 /// # Errors
@@ -292,7 +292,7 @@ impl Records<'_, '_> {
 pub fn perf(
     reader: &mut Reader<BufReader<File>>,
     range: Range,
-    only: Option<u32>,
+    only: Option<&BTreeSet<u32>>,
     files: &mut CodeFiles,
     progress: &ProgressBar,
     out: &mut Out<'_>,
@@ -320,7 +320,7 @@ pub fn perf(
 fn records(
     reader: &mut Reader<BufReader<File>>,
     range: Range,
-    only: Option<u32>,
+    only: Option<&BTreeSet<u32>>,
     files: &mut CodeFiles,
     progress: &ProgressBar,
     out: Option<&mut Out<'_>>,
@@ -357,7 +357,7 @@ fn records(
                 let branches = branches.get(..size).unwrap_or(branches);
                 left -= branches.len() as u64;
                 progress.inc(branches.len() as u64);
-                if only.is_none_or(|id| records.task(task).id == id) {
+                if only.is_none_or(|ids| ids.contains(&records.task(task).id)) {
                     records.branches(task, branches)?;
                 }
             }

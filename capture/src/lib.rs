@@ -79,7 +79,7 @@ pub mod summary;
 pub mod task;
 
 pub use config::{TraceConfig, TraceFormat};
-pub use filter::{FilterError, Filters, Object, Point, PointPlace};
+pub use filter::{FilterError, FilterNote, Filters, Object, Point, PointPlace};
 pub use format::Format;
 pub use output::{Destination, INDEX};
 pub use pipeline::{Options, Writer, WriterError};

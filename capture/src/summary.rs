@@ -4,6 +4,7 @@ use signal_hook::consts::SIGPIPE;
 use vbts_protocol::ExitStatus;
 use vbts_trace::Event;
 
+use crate::filter::FilterNote;
 use vbts_host::escape::printable;
 use vbts_host::exit::{Failure, killed_by};
 use vbts_symbols::Unnamed;
@@ -85,7 +86,7 @@ pub struct Summary {
     /// Number of branches that the user did not want, if there was a choice.
     pub filtered: Option<u64>,
     /// What the user should know about the choice.
-    pub filter_notes: Vec<String>,
+    pub filter_notes: Vec<FilterNote>,
     /// Number of tasks that were traced.
     pub tasks: u64,
     /// Number of tasks that were not traced.

@@ -36,6 +36,18 @@ use space::Space;
 use vbts_symbols::Symbolizer;
 use window::Window;
 
+/// Why a name is unknown.
+const UNKNOWN_NAME: &str = "no file that was mapped has such a function, or is such a module";
+
+/// What the user should know about a filter at the end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FilterNote {
+    /// The option, and what is to be said of it.
+    pub text: String,
+    /// What the user has named is nowhere, so that the trace has not what is wanted.
+    pub is_error: bool,
+}
+
 /// Flag of the addresses of the only objects that are wanted.
 const ONLY: u8 = 1;
 /// Flag of the addresses of objects that are not wanted.
@@ -315,17 +327,16 @@ impl Filter {
     }
 
     /// What the user should know at the end: what was not found, and what was not reached.
-    pub(crate) fn notes(&self) -> Vec<String> {
+    pub(crate) fn notes(&self) -> Vec<FilterNote> {
         let mut notes = Vec::new();
         for (which, point) in self.filters.points().into_iter().enumerate() {
             let (Some(point), Some(reached)) = (point, self.window.missed(which)) else {
                 continue;
             };
             let option = ["--start", "--stop"][which];
-            let why = match (&point.place, self.points_found[which], reached) {
-                (PointPlace::Named { .. }, false, _) => {
-                    "no file that was mapped has such a function, or is such a module".into()
-                }
+            let is_found = self.points_found[which];
+            let why = match (&point.place, is_found, reached) {
+                (PointPlace::Named { .. }, false, _) => UNKNOWN_NAME.into(),
                 (PointPlace::Line { .. }, false, _) => {
                     "no file that was mapped has code of this line".into()
                 }
@@ -333,13 +344,18 @@ impl Filter {
                 (.., 1) => "the program has reached it only once".into(),
                 (.., times) => format!("the program has reached it only {times} times"),
             };
-            notes.push(format!("{option} {point}: {why}"));
+            notes.push(FilterNote {
+                text: format!("{option} {point}: {why}"),
+                is_error: !is_found && !matches!(point.place, PointPlace::Address(_)),
+            });
         }
         let objects = self.filters.objects().zip(&self.objects_found);
         for ((object, flag), _) in objects.filter(|(_, is_found)| !**is_found) {
             let option = if flag == ONLY { "--only" } else { "--skip" };
-            let why = "no file that was mapped has such a function, or is such a module";
-            notes.push(format!("{option} {object}: {why}"));
+            notes.push(FilterNote {
+                text: format!("{option} {object}: {UNKNOWN_NAME}"),
+                is_error: flag == ONLY,
+            });
         }
         notes
     }

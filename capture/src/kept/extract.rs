@@ -11,7 +11,7 @@ use vbts_protocol::Scope;
 use vbts_trace::{Event, Item, Passed, Reader};
 
 use super::replay::{Only, Replay};
-use crate::filter::Filters;
+use crate::filter::{FilterNote, Filters};
 use crate::format::Btrace;
 use crate::output::Destination;
 use crate::pipeline::Options;
@@ -57,7 +57,7 @@ pub fn write<R: Read + Seek>(
     mut filters: Filters,
     symbols: Symbolizer,
     to: &File,
-) -> Result<Vec<String>, ExtractError> {
+) -> Result<Vec<FilterNote>, ExtractError> {
     let records = reader.records();
     let mut start = range.start;
     if !filters.choose()
@@ -162,7 +162,10 @@ pub fn write<R: Read + Seek>(
         ..
     } = summary;
     if !unnamed.is_empty() {
-        filter_notes.push(format!("names are missing of {unnamed}"));
+        filter_notes.push(FilterNote {
+            text: format!("names are missing of {unnamed}"),
+            is_error: false,
+        });
     }
     Ok(filter_notes)
 }

@@ -1,6 +1,6 @@
 //! Replays a kept trace into a [`Sink`].
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use thiserror::Error;
 use vbts_protocol::ExitStatus;
@@ -62,10 +62,10 @@ struct Executed {
 
 /// Selects a part of a trace. The default selects all of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Only {
-    /// Only the task with this thread ID. In the trace of a machine, only the branches of
-    /// processors while they execute that task.
-    pub task: Option<u32>,
+pub struct Only<'a> {
+    /// Only the tasks with these thread IDs. In the trace of a machine, only the branches of
+    /// processors while they execute one of them.
+    pub tasks: Option<&'a BTreeSet<u32>>,
     /// Only this processor, in the trace of a machine.
     pub processor: Option<u32>,
 }
@@ -184,13 +184,17 @@ impl Replay {
     }
 
     /// Whether `task`, which may stand for a processor, is one of `only`.
-    fn has(&self, only: Only, task: &Task) -> bool {
-        let is = |wanted: Option<u32>, found: Option<u32>| wanted.is_none() || wanted == found;
+    fn has(&self, only: Only<'_>, task: &Task) -> bool {
+        let is_wanted = |id: Option<u32>| match (only.tasks, id) {
+            (None, _) => true,
+            (Some(wanted), Some(id)) => wanted.contains(&id),
+            (Some(_), None) => false,
+        };
         match &self.processors {
-            None => is(only.task, Some(task.id)),
+            None => is_wanted(Some(task.id)),
             Some(executed) => {
-                is(only.processor, Some(task.id))
-                    && is(only.task, executed.get(&task.number).and_then(|it| it.task))
+                only.processor.is_none_or(|processor| processor == task.id)
+                    && is_wanted(executed.get(&task.number).and_then(|it| it.task))
             }
         }
     }
@@ -202,7 +206,7 @@ impl Replay {
     pub fn give<S: Sink>(
         &mut self,
         item: Item<'_>,
-        only: Only,
+        only: Only<'_>,
         sink: &mut S,
     ) -> Result<(), S::Error>
     where
@@ -224,7 +228,7 @@ impl Replay {
     }
 
     /// Returns whether `only` selects the task or processor `number` at this point of the trace.
-    fn shows(&self, only: Only, number: u64) -> bool {
+    fn shows(&self, only: Only<'_>, number: u64) -> bool {
         let task = self.tasks.get(&number);
         task.is_some_and(|task| self.has(only, task))
     }
@@ -233,7 +237,7 @@ impl Replay {
         &mut self,
         number: u64,
         event: Event,
-        only: Only,
+        only: Only<'_>,
         sink: &mut S,
     ) -> Result<(), S::Error>
     where
@@ -242,7 +246,7 @@ impl Replay {
         self.add_processor(number)?;
         self.apply(number, &event)?;
         if !belongs_to_a_task(&event) {
-            let is_hidden = matches!(event, Event::Untraced { .. }) && only.task.is_some();
+            let is_hidden = matches!(event, Event::Untraced { .. }) && only.tasks.is_some();
             return match is_hidden {
                 true => Ok(()),
                 false => sink.event(&Task::default(), &event),

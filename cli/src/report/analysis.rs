@@ -76,13 +76,41 @@ pub(super) fn of_module(
     output: Output,
     answer: impl FnOnce(&mut Loaded, u32, &mut Out<'_>) -> io::Result<()>,
 ) -> Result<(), Failure> {
-    let find = |profile: &Loaded| {
+    let find = |profile: &mut Loaded| {
         let module = vbts_analysis::find_module(profile, args.module.as_deref());
         let name = args.module.as_deref().unwrap_or("the program");
         module.with_context(|| no_code(name))
     };
     found(args, output, (), find, |trace, module, out| {
         answer(&mut trace.profile, module, out)
+    })
+}
+
+/// Makes the report `answer` of the functions called `--function`, or of all.
+///
+/// # Errors
+/// As [`counted`], or no such function was executed.
+pub(super) fn of_function(
+    args: &ReportArgs,
+    output: Output,
+    answer: impl FnOnce(&mut Loaded, &mut Out<'_>) -> io::Result<()>,
+) -> Result<(), Failure> {
+    let find = |profile: &mut Loaded| {
+        if let Some(name) = &args.function
+            && let Some(similar) = vbts_analysis::similar_functions(profile, name)
+        {
+            return Err(anyhow!(match similar.is_empty() {
+                true => format!("--function: no function {name} was executed"),
+                false => format!(
+                    "--function: no function {name} was executed. Similar: {}",
+                    similar.join(", ")
+                ),
+            }));
+        }
+        Ok(())
+    };
+    found(args, output, (), find, |trace, (), out| {
+        answer(&mut trace.profile, out)
     })
 }
 
@@ -111,15 +139,15 @@ fn found<W: Watch, T>(
     args: &ReportArgs,
     output: Output,
     watch: W,
-    find: impl FnOnce(&Loaded<W>) -> anyhow::Result<T>,
+    find: impl FnOnce(&mut Loaded<W>) -> anyhow::Result<T>,
     answer: impl FnOnce(&mut Counted<W>, T, &mut Out<'_>) -> io::Result<()>,
 ) -> Result<(), Failure> {
     let (mut report, started) = Report::start(args, output)?;
     let (trace, files) = started.source.read()?;
     let selection = selection(args, &trace)?;
     let title = trace.reader.run().command.join(" ");
-    let profile = report.load(trace, files, watch)?;
-    let part = find(&profile)?;
+    let mut profile = report.load(trace, files, watch)?;
+    let part = find(&mut profile)?;
     let mut counted = Counted {
         profile,
         title,
@@ -213,11 +241,11 @@ impl<'a> Report<'a> {
         watch: W,
     ) -> Result<Loaded<W>, Failure> {
         let range = range(self.args, &mut trace)?;
-        let (task, progress) = (self.args.task, progress_bar());
+        let (tasks, progress) = (trace.tasks.take(), progress_bar());
         let loaded = vbts_analysis::load(
             trace.reader,
             range,
-            task,
+            tasks,
             files,
             watch,
             &self.workers,
@@ -231,10 +259,17 @@ impl<'a> Report<'a> {
     /// Writes the trace as a file of Linux perf.
     fn perf(&mut self, mut trace: Trace, mut files: CodeFiles) -> Result<(), Failure> {
         let range = range(self.args, &mut trace)?;
-        let (task, progress) = (self.args.task, progress_bar());
+        let (tasks, progress) = (trace.tasks.take(), progress_bar());
         let mut out = Sink::new(&mut self.output)?;
         let reader = &mut trace.reader;
-        match vbts_analysis::perf(reader, range, task, &mut files, &progress, &mut out) {
+        match vbts_analysis::perf(
+            reader,
+            range,
+            tasks.as_ref(),
+            &mut files,
+            &progress,
+            &mut out,
+        ) {
             Ok(()) => out.finish(Ok(())),
             Err(PerfError::Output(error)) => out.finish(Err(error)),
             Err(PerfError::Trace(error)) => Err(anyhow!(error)

@@ -54,6 +54,7 @@ pub(super) fn show(shown: Shown, args: &ReportArgs, output: Output) -> Result<()
     let mut trace = file.read()?;
     let range = trace.range(args)?;
     let (mut reader, name, traced) = (trace.reader, trace.name, trace.traced);
+    let tasks = trace.tasks;
     if shown == Shown::Text {
         let named = name_files(&mut symbols, &mut reader, traced);
         named.with_context(|| format!("Cannot read {name}"))?;
@@ -68,7 +69,7 @@ pub(super) fn show(shown: Shown, args: &ReportArgs, output: Output) -> Result<()
     }
     let mut replay = Replay::new(run.streams);
     let only = Only {
-        task: args.task,
+        tasks: tasks.as_ref(),
         processor: args.processor,
     };
     let mut report = Report {
@@ -108,7 +109,7 @@ impl Report {
         reader: &mut Reader<BufReader<File>>,
         range: std::ops::Range<u64>,
         replay: &mut Replay,
-        only: Only,
+        only: Only<'_>,
         one_task: bool,
     ) -> anyhow::Result<()> {
         let mut skipped = Ok(());

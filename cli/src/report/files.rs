@@ -1,22 +1,24 @@
 //! The files of a report. They are opened before the process is confined, and read afterwards.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::BufReader;
 use std::ops::Range;
 use std::path::Path;
 use std::time::SystemTime;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use rustix::fs::{MemfdFlags, Mode, OFlags};
 use vbts_protocol::Scope;
 use vbts_trace::{Event, Reader};
 
 use super::ReportArgs;
 use super::kernel::{Kernel, NO_KERNEL_NAMES};
+use super::tasks::TaskPattern;
 use crate::own_program;
 use vbts_analysis::{CodeFiles, MemoryCode};
-use vbts_capture::Filters;
 use vbts_capture::kept::extract::{self, ExtractError};
+use vbts_capture::{FilterNote, Filters};
 use vbts_host::exit::{Failure, say};
 use vbts_host::root::Root;
 use vbts_symbols::{FileSymbols, MappedFiles, Problem, Symbolizer, Unnamed};
@@ -31,6 +33,7 @@ pub(super) struct TraceFile {
     name: String,
     traced: SystemTime,
     filter: Option<Filter>,
+    tasks: Option<TaskPattern>,
 }
 
 /// What filters a trace.
@@ -63,12 +66,12 @@ impl Filter {
         }))
     }
 
-    /// The part of a trace that they leave, as a trace of its own.
+    /// The part of a trace that they leave, as a trace of its own, with notes for the user.
     fn apply(
         self,
         reader: &mut Reader<BufReader<File>>,
         traced: SystemTime,
-    ) -> Result<Reader<BufReader<File>>, Failure> {
+    ) -> Result<(Reader<BufReader<File>>, Vec<FilterNote>), Failure> {
         let Self {
             args,
             mut symbols,
@@ -90,8 +93,9 @@ impl Filter {
         }
         let range = args.range(reader).map_err(ExtractError::from);
         let notes = range.and_then(|range| extract::write(reader, range, filters, symbols, &to));
-        notes.map_err(anyhow::Error::from)?.iter().for_each(say);
-        Ok(Reader::new(BufReader::new(to)).map_err(anyhow::Error::from)?)
+        let notes = notes.map_err(anyhow::Error::from)?;
+        let reader = Reader::new(BufReader::new(to)).map_err(anyhow::Error::from)?;
+        Ok((reader, notes))
     }
 }
 
@@ -118,6 +122,7 @@ impl TraceFile {
             name,
             traced: traced.unwrap_or_else(|_| SystemTime::now()),
             filter: Filter::open(args)?,
+            tasks: args.task.clone(),
         })
     }
 
@@ -138,13 +143,25 @@ impl TraceFile {
         }
         let is_filtered = self.filter.is_some();
         if let Some(filter) = self.filter {
-            reader = match filter.apply(&mut reader, self.traced) {
+            let (part, notes) = match filter.apply(&mut reader, self.traced) {
                 Err(Failure::Error(error)) => return Err(error.context(cannot_read()).into()),
                 applied => applied?,
             };
+            for note in notes {
+                if note.is_error {
+                    return Err(anyhow!(note.text).into());
+                }
+                say(note.text);
+            }
+            reader = part;
         }
+        let tasks = self
+            .tasks
+            .map(|tasks| tasks.find(&mut reader))
+            .transpose()?;
         Ok(Trace {
             reader,
+            tasks,
             is_filtered,
             traced: self.traced,
             name: self.name,
@@ -156,6 +173,8 @@ impl TraceFile {
 pub(super) struct Trace {
     /// The trace.
     pub reader: Reader<BufReader<File>>,
+    /// The thread IDs of the tasks that are wanted, if not all are.
+    pub tasks: Option<BTreeSet<u32>>,
     /// It has only what the filters have left.
     is_filtered: bool,
     /// When it was written.
@@ -172,6 +191,13 @@ impl Trace {
     pub(super) fn range(&mut self, args: &ReportArgs) -> Result<Range<u64>, Failure> {
         if self.is_filtered {
             return Ok(0..self.reader.records());
+        }
+        let records = self.reader.records();
+        if let Some(from) = args.from
+            && from > records
+        {
+            let name = &self.name;
+            return Err(anyhow!("--from {from}: {name} has {records} branches").into());
         }
         let range = args.range(&mut self.reader);
         Ok(range.with_context(|| format!("Cannot read {}", self.name))?)

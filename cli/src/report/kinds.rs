@@ -6,7 +6,7 @@ use vbts_host::exit::Failure;
 use vbts_host::output::Output;
 
 use super::ReportArgs;
-use super::analysis::{counted, diff, limit, of_module, perf, watched};
+use super::analysis::{counted, diff, limit, of_function, of_module, perf, watched};
 use super::branches::{Shown, show};
 use crate::options::one_of;
 
@@ -121,7 +121,7 @@ static KINDS: [Kind; 24] = [
     row("lines", "Source files with the count of each line", &[Source],
         |args, output| counted(args, output, |trace, out| { let coverage = trace.coverage(); analysis::lines(&mut trace.profile, &coverage, out) })),
     row("assembly", "Instructions of functions with their counts", &[Function, Limit],
-        |args, output| counted(args, output, |trace, out| analysis::assembly(&mut trace.profile, args.function.as_deref(), limit(args), out))),
+        |args, output| of_function(args, output, |profile, out| analysis::assembly(profile, args.function.as_deref(), limit(args), out))),
     row("lcov", "Coverage of lines, functions and branches, for lcov's tools", &[Source],
         |args, output| counted(args, output, |trace, out| analysis::lcov(&trace.coverage(), out))),
     row("cobertura", "Coverage as Cobertura's XML", &[Source],

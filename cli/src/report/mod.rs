@@ -5,7 +5,7 @@
 //! | `kinds` | the reports: a table |
 //! | `branches` | reports that show branches one after the other |
 //! | `analysis`, `problems` | reports that count first, and what they lack |
-//! | `files`, `kernel` | the trace, the traced files and kernel |
+//! | `files`, `kernel`, `tasks` | the trace, the traced files and kernel, the tasks |
 //! | `process` | the process that makes the report |
 
 mod analysis;
@@ -15,6 +15,7 @@ mod kernel;
 mod kinds;
 mod problems;
 mod process;
+mod tasks;
 
 use std::fs::File;
 use std::io::BufReader;
@@ -29,6 +30,7 @@ use super::file_uses::FileUses;
 use super::filters::FilterArgs;
 use super::options::{default_of, named, seconds};
 pub(crate) use kinds::{Kind, Opt, kind};
+use tasks::TaskPattern;
 use vbts_host::exit::Failure;
 use vbts_vmm::config::SandboxMode;
 
@@ -53,9 +55,10 @@ pub(crate) struct ReportArgs {
     pub file: PathBuf,
     /// diff: the trace to compare with
     pub other: Option<PathBuf>,
-    /// Only the task with this thread ID
+    /// Only the task with this thread ID, or those with this program: a name, or a pattern such as
+    /// 'cc*'
     #[arg(long, value_name = "TASK")]
-    pub task: Option<u32>,
+    pub task: Option<TaskPattern>,
     /// text, json, raw: only this processor of a machine; the first one is 0
     #[arg(long, value_name = "N")]
     pub processor: Option<u32>,

@@ -51,13 +51,20 @@ pub(super) fn run(config: &TraceConfig) -> Result<u8, Failure> {
         None if session.has_started() => say(session.written()),
         None => {}
     }
+    let mut notes = summary.iter().flat_map(|summary| &summary.filter_notes);
+    let names_are_unknown = notes.any(|note| note.is_error);
     let outcome = match (failure, summary.and_then(|summary| summary.end.exit())) {
         (Some(failure), _) => Err(failure),
         (None, Some(exit)) => {
             if config.stats {
                 stats::print(&machine, session.writing(), took);
             }
-            Ok(exit)
+            // The trace has not what the user has asked for, also if the program has succeeded.
+            Ok(if names_are_unknown {
+                status::ERROR
+            } else {
+                exit
+            })
         }
         (None, None) => Err(machine.crashed("the guest ended before the program did")),
     };
@@ -67,7 +74,9 @@ pub(super) fn run(config: &TraceConfig) -> Result<u8, Failure> {
 /// Prints the end of the program, notes, and the numbers of the trace on standard error.
 fn report(config: &TraceConfig, summary: &Summary, notes: &Notes, took: Duration) {
     report_lost(config.scope, summary);
-    summary.filter_notes.iter().for_each(say);
+    for note in &summary.filter_notes {
+        say(&note.text);
+    }
     if config.quiet {
         return;
     }

@@ -109,11 +109,22 @@ impl Sample {
 
     /// The trace with `options`, and standard error.
     fn trace(&self, machine: &Machine, format: &str, options: &[&str]) -> Result<(String, String)> {
+        self.trace_with_status(machine, format, options, 0)
+    }
+
+    /// As [`Self::trace`] for a `vbts` that ends with `status`.
+    fn trace_with_status(
+        &self,
+        machine: &Machine,
+        format: &str,
+        options: &[&str],
+        status: i32,
+    ) -> Result<(String, String)> {
         let output = self.directory.path().join("trace");
         let program = self.program.to_str().context("a path")?;
         let options = [&["--epoch", "0"], options].concat();
         let run = machine.trace(format, &output, &options, &[program])?;
-        let run = run.expect(0)?;
+        let run = run.expect(status)?;
         Ok((std::fs::read_to_string(&output)?, run.stderr))
     }
 
@@ -299,17 +310,19 @@ fn report(machine: &Machine, what: &str, file: &Path) -> Result<Vec<u8>> {
 
 fn mistakes(machine: &Machine) -> Result<()> {
     let sample = Sample::new(machine)?;
-    for (options, message) in [
+    for (options, status, message) in [
         (
             &["--start", "nothing"][..],
+            125,
             "--start nothing: no file that was mapped has such a function",
         ),
-        (&["--start", "sample.c:1000"], "has code of this line"),
-        (&["--start", "work#7"], "has reached it only 6 times"),
-        (&["--stop", "main#2"], "has reached it only once"),
-        (&["--skip", "nothing"], "--skip nothing: no file"),
+        (&["--only", "libc.so"], 125, "--only libc.so: no file"),
+        (&["--start", "sample.c:1000"], 125, "has code of this line"),
+        (&["--start", "work#7"], 0, "has reached it only 6 times"),
+        (&["--stop", "main#2"], 0, "has reached it only once"),
+        (&["--skip", "nothing"], 0, "--skip nothing: no file"),
     ] {
-        let (_, stderr) = sample.trace(machine, "text", options)?;
+        let (_, stderr) = sample.trace_with_status(machine, "text", options, status)?;
         ensure!(stderr.contains(message), "{options:?}: {stderr}");
     }
     for (options, message) in [

@@ -222,12 +222,10 @@ impl<F: Files, W: Watch> Profile<F, W> {
         let Some(task) = self.tasks.get_mut(&number) else {
             return;
         };
+        let is_ignored = (self.only.as_ref()).is_some_and(|ids| !ids.contains(&task.count.id));
         let at = std::mem::replace(&mut task.at, NOWHERE);
         let (node, process) = (task.stack.node(), task.count.process);
-        if at == NOWHERE
-            || task.stack.frames().is_empty()
-            || self.only.is_some_and(|id| id != task.count.id)
-        {
+        if at == NOWHERE || task.stack.frames().is_empty() || is_ignored {
             return;
         }
         let Some(space) = self.spaces.get(&process) else {

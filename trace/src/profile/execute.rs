@@ -34,7 +34,7 @@ impl<F: Files, W: Watch> Profile<F, W> {
             return self.do_not_count(branches.len());
         }
         let mut task = task.unwrap_or_default();
-        if self.only.is_none_or(|id| id == task.count.id) {
+        if self.is_wanted(task.count.id) {
             let process = task.count.process;
             let space = self.spaces.remove(&process);
             if self.is_full(space.as_ref()) {

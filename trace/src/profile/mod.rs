@@ -38,7 +38,7 @@ pub mod stack;
 pub mod tree;
 mod watch;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use rustc_hash::FxHashMap;
 
@@ -98,7 +98,8 @@ pub struct Profile<F, W = ()> {
     asleep: HashMap<(u32, u64), Task>,
     ended: Vec<(u64, TaskCount)>,
     added: Added,
-    only: Option<u32>,
+    /// Thread IDs of the tasks that count, if not all do.
+    only: Option<BTreeSet<u32>>,
     /// Stacks have frames for what is between a call and the function that is meant.
     raw_frames: bool,
     watch: W,
@@ -128,9 +129,14 @@ impl<F: Files, W: Watch> Profile<F, W> {
         }
     }
 
-    /// Ignores the branches of all tasks except those with this thread ID.
-    pub fn only_task(&mut self, id: u32) {
-        self.only = Some(id);
+    /// Ignores the branches of all tasks except those with these thread IDs.
+    pub fn only_tasks(&mut self, ids: BTreeSet<u32>) {
+        self.only = Some(ids);
+    }
+
+    /// Whether the branches of the task with this thread ID count.
+    fn is_wanted(&self, id: u32) -> bool {
+        self.only.as_ref().is_none_or(|ids| ids.contains(&id))
     }
 
     /// Whether [`Self::is_shown`] is true of what is between a call and the function that is meant.
@@ -230,9 +236,9 @@ impl<F: Files, W: Watch> Profile<F, W> {
             self.add_up(&mut space);
         }
         self.ended.sort_by_key(|(number, _)| *number);
-        let only = self.only;
-        self.ended
-            .retain(|(_, count)| only.is_none_or(|id| id == count.id));
+        let mut ended = std::mem::take(&mut self.ended);
+        ended.retain(|(_, count)| self.is_wanted(count.id));
+        self.ended = ended;
     }
 
     /// The modules whose code was executed.

@@ -102,7 +102,11 @@ pub fn of_a_task(machine: &Machine) -> Result<()> {
 /// Names that are not found, and points that cannot be in the trace.
 fn mistakes(machine: &Machine, whole: &Path) -> Result<()> {
     for (point, status, message) in [
-        ("nothing", 0, "no file that was mapped has such a function"),
+        (
+            "nothing",
+            125,
+            "no file that was mapped has such a function",
+        ),
         ("work#7", 0, "has reached it only 6 times"),
         ("0xffffffff81000000", 125, "--scope user does not record"),
     ] {
@@ -111,6 +115,27 @@ fn mistakes(machine: &Machine, whole: &Path) -> Result<()> {
         let run = machine::finish(command)?.expect(status)?;
         ensure!(run.stderr.contains(message), "{point}: {}", run.stderr);
     }
+    // An answer about what is not there is none.
+    for (words, message) in [
+        (&["functions", "--task", "999999"][..], "There are "),
+        (&["text", "--task", "no_such*"], "There are "),
+        (&["raw", "--from", "99999999999"], " branches"),
+        (&["json", "--only", "nothing"], "--only nothing: no file"),
+        (&["assembly", "--function", "wrok"], "Similar: work"),
+    ] {
+        let mut command = machine.command(["report"]);
+        command.args(words).arg(whole);
+        let run = machine::finish(command)?.expect(125)?;
+        ensure!(run.stderr.contains(message), "{words:?}: {}", run.stderr);
+        ensure!(run.stdout.is_empty(), "{words:?}");
+    }
+    // A task by its number, and by the name of its program.
+    let tasks = |words: &[&str]| -> Result<Vec<u8>> {
+        let mut command = machine.command(["report", "functions", "--json"]);
+        command.args(words).arg(whole);
+        Ok(machine::finish(command)?.expect(0)?.stdout)
+    };
+    ensure!(tasks(&["--task", "*am*le"])? == tasks(&[])?, "by name");
     Ok(())
 }
 
