@@ -195,146 +195,74 @@ fn to_register<O: Binary, T: Int>(cpu: &mut Cpu, insn: &Insn, a: T, b: T, forwar
     }
 }
 
-/// The codes of a [`Binary`], each for operands of 8, 16, 32 and 64 bits.
-struct Codes {
-    rm_r: [Code; 4],
-    r_rm: Option<[Code; 4]>,
-    accumulator_imm: [Code; 4],
-    rm_imm: [[Code; 4]; 2],
+/// The rows of a [`Binary`] of a register or memory, and a register.
+fn rm_r<B: Backend, O: Binary>(t: &mut Table<B>, codes: [Code; 4]) {
+    t.registers_8_to_64::<With<O, Register>>(codes);
+    t.memory_8_to_64::<With<O, Register>>(codes);
 }
 
-fn binary<B: Backend, O: Binary>(t: &mut Table<B>, codes: Codes) {
-    t.registers_8_to_64::<With<O, Register>>(codes.rm_r);
-    t.memory_8_to_64::<With<O, Register>>(codes.rm_r);
-    if let Some(r_rm) = codes.r_rm {
-        t.registers_8_to_64::<With<O, Register>>(r_rm);
-        t.memory_8_to_64::<WithMemory<O>>(r_rm);
-    }
-    t.registers_8_to_64::<With<O, Immediate>>(codes.accumulator_imm);
-    for rm_imm in codes.rm_imm {
-        t.registers_8_to_64::<With<O, Immediate>>(rm_imm);
-        t.memory_8_to_64::<With<O, Immediate>>(rm_imm);
-    }
+/// The rows of a [`Binary`] of a register, and a register or memory.
+fn r_rm<B: Backend, O: Binary>(t: &mut Table<B>, codes: [Code; 4]) {
+    t.registers_8_to_64::<With<O, Register>>(codes);
+    t.memory_8_to_64::<WithMemory<O>>(codes);
 }
 
+/// The rows of a [`Binary`] of a register or memory, and an immediate.
+fn rm_imm<B: Backend, O: Binary>(t: &mut Table<B>, codes: [Code; 4]) {
+    t.registers_8_to_64::<With<O, Immediate>>(codes);
+    t.memory_8_to_64::<With<O, Immediate>>(codes);
+}
+
+/// The rows of a [`Binary`] of the accumulator, and an immediate.
+fn accumulator<B: Backend, O: Binary>(t: &mut Table<B>, codes: [Code; 4]) {
+    t.registers_8_to_64::<With<O, Immediate>>(codes);
+}
+
+#[rustfmt::skip]
 pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     use Code::*;
-    binary::<B, Add>(
-        t,
-        Codes {
-            rm_r: [Add_rm8_r8, Add_rm16_r16, Add_rm32_r32, Add_rm64_r64],
-            r_rm: Some([Add_r8_rm8, Add_r16_rm16, Add_r32_rm32, Add_r64_rm64]),
-            accumulator_imm: [Add_AL_imm8, Add_AX_imm16, Add_EAX_imm32, Add_RAX_imm32],
-            rm_imm: [
-                [Add_rm8_imm8, Add_rm16_imm16, Add_rm32_imm32, Add_rm64_imm32],
-                [Add_rm8_imm8_82, Add_rm16_imm8, Add_rm32_imm8, Add_rm64_imm8],
-            ],
-        },
-    );
-    binary::<B, Or>(
-        t,
-        Codes {
-            rm_r: [Or_rm8_r8, Or_rm16_r16, Or_rm32_r32, Or_rm64_r64],
-            r_rm: Some([Or_r8_rm8, Or_r16_rm16, Or_r32_rm32, Or_r64_rm64]),
-            accumulator_imm: [Or_AL_imm8, Or_AX_imm16, Or_EAX_imm32, Or_RAX_imm32],
-            rm_imm: [
-                [Or_rm8_imm8, Or_rm16_imm16, Or_rm32_imm32, Or_rm64_imm32],
-                [Or_rm8_imm8_82, Or_rm16_imm8, Or_rm32_imm8, Or_rm64_imm8],
-            ],
-        },
-    );
-    binary::<B, Adc>(
-        t,
-        Codes {
-            rm_r: [Adc_rm8_r8, Adc_rm16_r16, Adc_rm32_r32, Adc_rm64_r64],
-            r_rm: Some([Adc_r8_rm8, Adc_r16_rm16, Adc_r32_rm32, Adc_r64_rm64]),
-            accumulator_imm: [Adc_AL_imm8, Adc_AX_imm16, Adc_EAX_imm32, Adc_RAX_imm32],
-            rm_imm: [
-                [Adc_rm8_imm8, Adc_rm16_imm16, Adc_rm32_imm32, Adc_rm64_imm32],
-                [Adc_rm8_imm8_82, Adc_rm16_imm8, Adc_rm32_imm8, Adc_rm64_imm8],
-            ],
-        },
-    );
-    binary::<B, Sbb>(
-        t,
-        Codes {
-            rm_r: [Sbb_rm8_r8, Sbb_rm16_r16, Sbb_rm32_r32, Sbb_rm64_r64],
-            r_rm: Some([Sbb_r8_rm8, Sbb_r16_rm16, Sbb_r32_rm32, Sbb_r64_rm64]),
-            accumulator_imm: [Sbb_AL_imm8, Sbb_AX_imm16, Sbb_EAX_imm32, Sbb_RAX_imm32],
-            rm_imm: [
-                [Sbb_rm8_imm8, Sbb_rm16_imm16, Sbb_rm32_imm32, Sbb_rm64_imm32],
-                [Sbb_rm8_imm8_82, Sbb_rm16_imm8, Sbb_rm32_imm8, Sbb_rm64_imm8],
-            ],
-        },
-    );
-    binary::<B, And>(
-        t,
-        Codes {
-            rm_r: [And_rm8_r8, And_rm16_r16, And_rm32_r32, And_rm64_r64],
-            r_rm: Some([And_r8_rm8, And_r16_rm16, And_r32_rm32, And_r64_rm64]),
-            accumulator_imm: [And_AL_imm8, And_AX_imm16, And_EAX_imm32, And_RAX_imm32],
-            rm_imm: [
-                [And_rm8_imm8, And_rm16_imm16, And_rm32_imm32, And_rm64_imm32],
-                [And_rm8_imm8_82, And_rm16_imm8, And_rm32_imm8, And_rm64_imm8],
-            ],
-        },
-    );
-    binary::<B, Sub>(
-        t,
-        Codes {
-            rm_r: [Sub_rm8_r8, Sub_rm16_r16, Sub_rm32_r32, Sub_rm64_r64],
-            r_rm: Some([Sub_r8_rm8, Sub_r16_rm16, Sub_r32_rm32, Sub_r64_rm64]),
-            accumulator_imm: [Sub_AL_imm8, Sub_AX_imm16, Sub_EAX_imm32, Sub_RAX_imm32],
-            rm_imm: [
-                [Sub_rm8_imm8, Sub_rm16_imm16, Sub_rm32_imm32, Sub_rm64_imm32],
-                [Sub_rm8_imm8_82, Sub_rm16_imm8, Sub_rm32_imm8, Sub_rm64_imm8],
-            ],
-        },
-    );
-    binary::<B, Xor>(
-        t,
-        Codes {
-            rm_r: [Xor_rm8_r8, Xor_rm16_r16, Xor_rm32_r32, Xor_rm64_r64],
-            r_rm: Some([Xor_r8_rm8, Xor_r16_rm16, Xor_r32_rm32, Xor_r64_rm64]),
-            accumulator_imm: [Xor_AL_imm8, Xor_AX_imm16, Xor_EAX_imm32, Xor_RAX_imm32],
-            rm_imm: [
-                [Xor_rm8_imm8, Xor_rm16_imm16, Xor_rm32_imm32, Xor_rm64_imm32],
-                [Xor_rm8_imm8_82, Xor_rm16_imm8, Xor_rm32_imm8, Xor_rm64_imm8],
-            ],
-        },
-    );
-    binary::<B, Cmp>(
-        t,
-        Codes {
-            rm_r: [Cmp_rm8_r8, Cmp_rm16_r16, Cmp_rm32_r32, Cmp_rm64_r64],
-            r_rm: Some([Cmp_r8_rm8, Cmp_r16_rm16, Cmp_r32_rm32, Cmp_r64_rm64]),
-            accumulator_imm: [Cmp_AL_imm8, Cmp_AX_imm16, Cmp_EAX_imm32, Cmp_RAX_imm32],
-            rm_imm: [
-                [Cmp_rm8_imm8, Cmp_rm16_imm16, Cmp_rm32_imm32, Cmp_rm64_imm32],
-                [Cmp_rm8_imm8_82, Cmp_rm16_imm8, Cmp_rm32_imm8, Cmp_rm64_imm8],
-            ],
-        },
-    );
-    binary::<B, Test>(
-        t,
-        Codes {
-            rm_r: [Test_rm8_r8, Test_rm16_r16, Test_rm32_r32, Test_rm64_r64],
-            r_rm: None,
-            accumulator_imm: [Test_AL_imm8, Test_AX_imm16, Test_EAX_imm32, Test_RAX_imm32],
-            rm_imm: [
-                [
-                    Test_rm8_imm8,
-                    Test_rm16_imm16,
-                    Test_rm32_imm32,
-                    Test_rm64_imm32,
-                ],
-                [
-                    Test_rm8_imm8_F6r1,
-                    Test_rm16_imm16_F7r1,
-                    Test_rm32_imm32_F7r1,
-                    Test_rm64_imm32_F7r1,
-                ],
-            ],
-        },
-    );
+    rm_r::<B, Add>(t, [Add_rm8_r8, Add_rm16_r16, Add_rm32_r32, Add_rm64_r64]);
+    r_rm::<B, Add>(t, [Add_r8_rm8, Add_r16_rm16, Add_r32_rm32, Add_r64_rm64]);
+    accumulator::<B, Add>(t, [Add_AL_imm8, Add_AX_imm16, Add_EAX_imm32, Add_RAX_imm32]);
+    rm_imm::<B, Add>(t, [Add_rm8_imm8, Add_rm16_imm16, Add_rm32_imm32, Add_rm64_imm32]);
+    rm_imm::<B, Add>(t, [Add_rm8_imm8_82, Add_rm16_imm8, Add_rm32_imm8, Add_rm64_imm8]);
+    rm_r::<B, Or>(t, [Or_rm8_r8, Or_rm16_r16, Or_rm32_r32, Or_rm64_r64]);
+    r_rm::<B, Or>(t, [Or_r8_rm8, Or_r16_rm16, Or_r32_rm32, Or_r64_rm64]);
+    accumulator::<B, Or>(t, [Or_AL_imm8, Or_AX_imm16, Or_EAX_imm32, Or_RAX_imm32]);
+    rm_imm::<B, Or>(t, [Or_rm8_imm8, Or_rm16_imm16, Or_rm32_imm32, Or_rm64_imm32]);
+    rm_imm::<B, Or>(t, [Or_rm8_imm8_82, Or_rm16_imm8, Or_rm32_imm8, Or_rm64_imm8]);
+    rm_r::<B, Adc>(t, [Adc_rm8_r8, Adc_rm16_r16, Adc_rm32_r32, Adc_rm64_r64]);
+    r_rm::<B, Adc>(t, [Adc_r8_rm8, Adc_r16_rm16, Adc_r32_rm32, Adc_r64_rm64]);
+    accumulator::<B, Adc>(t, [Adc_AL_imm8, Adc_AX_imm16, Adc_EAX_imm32, Adc_RAX_imm32]);
+    rm_imm::<B, Adc>(t, [Adc_rm8_imm8, Adc_rm16_imm16, Adc_rm32_imm32, Adc_rm64_imm32]);
+    rm_imm::<B, Adc>(t, [Adc_rm8_imm8_82, Adc_rm16_imm8, Adc_rm32_imm8, Adc_rm64_imm8]);
+    rm_r::<B, Sbb>(t, [Sbb_rm8_r8, Sbb_rm16_r16, Sbb_rm32_r32, Sbb_rm64_r64]);
+    r_rm::<B, Sbb>(t, [Sbb_r8_rm8, Sbb_r16_rm16, Sbb_r32_rm32, Sbb_r64_rm64]);
+    accumulator::<B, Sbb>(t, [Sbb_AL_imm8, Sbb_AX_imm16, Sbb_EAX_imm32, Sbb_RAX_imm32]);
+    rm_imm::<B, Sbb>(t, [Sbb_rm8_imm8, Sbb_rm16_imm16, Sbb_rm32_imm32, Sbb_rm64_imm32]);
+    rm_imm::<B, Sbb>(t, [Sbb_rm8_imm8_82, Sbb_rm16_imm8, Sbb_rm32_imm8, Sbb_rm64_imm8]);
+    rm_r::<B, And>(t, [And_rm8_r8, And_rm16_r16, And_rm32_r32, And_rm64_r64]);
+    r_rm::<B, And>(t, [And_r8_rm8, And_r16_rm16, And_r32_rm32, And_r64_rm64]);
+    accumulator::<B, And>(t, [And_AL_imm8, And_AX_imm16, And_EAX_imm32, And_RAX_imm32]);
+    rm_imm::<B, And>(t, [And_rm8_imm8, And_rm16_imm16, And_rm32_imm32, And_rm64_imm32]);
+    rm_imm::<B, And>(t, [And_rm8_imm8_82, And_rm16_imm8, And_rm32_imm8, And_rm64_imm8]);
+    rm_r::<B, Sub>(t, [Sub_rm8_r8, Sub_rm16_r16, Sub_rm32_r32, Sub_rm64_r64]);
+    r_rm::<B, Sub>(t, [Sub_r8_rm8, Sub_r16_rm16, Sub_r32_rm32, Sub_r64_rm64]);
+    accumulator::<B, Sub>(t, [Sub_AL_imm8, Sub_AX_imm16, Sub_EAX_imm32, Sub_RAX_imm32]);
+    rm_imm::<B, Sub>(t, [Sub_rm8_imm8, Sub_rm16_imm16, Sub_rm32_imm32, Sub_rm64_imm32]);
+    rm_imm::<B, Sub>(t, [Sub_rm8_imm8_82, Sub_rm16_imm8, Sub_rm32_imm8, Sub_rm64_imm8]);
+    rm_r::<B, Xor>(t, [Xor_rm8_r8, Xor_rm16_r16, Xor_rm32_r32, Xor_rm64_r64]);
+    r_rm::<B, Xor>(t, [Xor_r8_rm8, Xor_r16_rm16, Xor_r32_rm32, Xor_r64_rm64]);
+    accumulator::<B, Xor>(t, [Xor_AL_imm8, Xor_AX_imm16, Xor_EAX_imm32, Xor_RAX_imm32]);
+    rm_imm::<B, Xor>(t, [Xor_rm8_imm8, Xor_rm16_imm16, Xor_rm32_imm32, Xor_rm64_imm32]);
+    rm_imm::<B, Xor>(t, [Xor_rm8_imm8_82, Xor_rm16_imm8, Xor_rm32_imm8, Xor_rm64_imm8]);
+    rm_r::<B, Cmp>(t, [Cmp_rm8_r8, Cmp_rm16_r16, Cmp_rm32_r32, Cmp_rm64_r64]);
+    r_rm::<B, Cmp>(t, [Cmp_r8_rm8, Cmp_r16_rm16, Cmp_r32_rm32, Cmp_r64_rm64]);
+    accumulator::<B, Cmp>(t, [Cmp_AL_imm8, Cmp_AX_imm16, Cmp_EAX_imm32, Cmp_RAX_imm32]);
+    rm_imm::<B, Cmp>(t, [Cmp_rm8_imm8, Cmp_rm16_imm16, Cmp_rm32_imm32, Cmp_rm64_imm32]);
+    rm_imm::<B, Cmp>(t, [Cmp_rm8_imm8_82, Cmp_rm16_imm8, Cmp_rm32_imm8, Cmp_rm64_imm8]);
+    rm_r::<B, Test>(t, [Test_rm8_r8, Test_rm16_r16, Test_rm32_r32, Test_rm64_r64]);
+    accumulator::<B, Test>(t, [Test_AL_imm8, Test_AX_imm16, Test_EAX_imm32, Test_RAX_imm32]);
+    rm_imm::<B, Test>(t, [Test_rm8_imm8, Test_rm16_imm16, Test_rm32_imm32, Test_rm64_imm32]);
+    rm_imm::<B, Test>(t, [Test_rm8_imm8_F6r1, Test_rm16_imm16_F7r1, Test_rm32_imm32_F7r1, Test_rm64_imm32_F7r1]);
 }

@@ -171,28 +171,13 @@ fn bit_handlers<const KIND: u8, T: Int>() -> [Handler; 5] {
     ]
 }
 
+#[rustfmt::skip]
 pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     use Code::*;
-    bit::<B, BT>(
-        t,
-        [Bt_rm16_imm8, Bt_rm32_imm8, Bt_rm64_imm8],
-        [Bt_rm16_r16, Bt_rm32_r32, Bt_rm64_r64],
-    );
-    bit::<B, BTS>(
-        t,
-        [Bts_rm16_imm8, Bts_rm32_imm8, Bts_rm64_imm8],
-        [Bts_rm16_r16, Bts_rm32_r32, Bts_rm64_r64],
-    );
-    bit::<B, BTR>(
-        t,
-        [Btr_rm16_imm8, Btr_rm32_imm8, Btr_rm64_imm8],
-        [Btr_rm16_r16, Btr_rm32_r32, Btr_rm64_r64],
-    );
-    bit::<B, BTC>(
-        t,
-        [Btc_rm16_imm8, Btc_rm32_imm8, Btc_rm64_imm8],
-        [Btc_rm16_r16, Btc_rm32_r32, Btc_rm64_r64],
-    );
+    bit::<B, BT>(t, [Bt_rm16_imm8, Bt_rm32_imm8, Bt_rm64_imm8], [Bt_rm16_r16, Bt_rm32_r32, Bt_rm64_r64]);
+    bit::<B, BTS>(t, [Bts_rm16_imm8, Bts_rm32_imm8, Bts_rm64_imm8], [Bts_rm16_r16, Bts_rm32_r32, Bts_rm64_r64]);
+    bit::<B, BTR>(t, [Btr_rm16_imm8, Btr_rm32_imm8, Btr_rm64_imm8], [Btr_rm16_r16, Btr_rm32_r32, Btr_rm64_r64]);
+    bit::<B, BTC>(t, [Btc_rm16_imm8, Btc_rm32_imm8, Btc_rm64_imm8], [Btc_rm16_r16, Btc_rm32_r32, Btc_rm64_r64]);
     t.handler([Bsf_r16_rm16], bsf::<u16>);
     t.handler([Bsf_r32_rm32], bsf::<u32>);
     t.handler([Bsf_r64_rm64], bsf::<u64>);

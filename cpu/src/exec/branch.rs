@@ -152,6 +152,7 @@ fn jcc<B: Backend, const C: u8>(t: &mut Table<B>, rel8: [Code; 3], rel: [Code; 3
     t.inlined_16_to_64::<Jcc<C>>(rel);
 }
 
+#[rustfmt::skip]
 pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     use Code::*;
     t.inlined_16_to_64::<Jmp>([Jmp_rel8_16, Jmp_rel8_32, Jmp_rel8_64]);
@@ -164,86 +165,22 @@ pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     t.inlined_16_to_64::<Ret>([Retnw, Retnd, Retnq]);
     t.inlined_16_to_64::<Ret>([Retnw_imm16, Retnd_imm16, Retnq_imm16]);
 
-    jcc::<B, 0>(
-        t,
-        [Jo_rel8_16, Jo_rel8_32, Jo_rel8_64],
-        [Jo_rel16, Jo_rel32_32, Jo_rel32_64],
-    );
-    jcc::<B, 1>(
-        t,
-        [Jno_rel8_16, Jno_rel8_32, Jno_rel8_64],
-        [Jno_rel16, Jno_rel32_32, Jno_rel32_64],
-    );
-    jcc::<B, 2>(
-        t,
-        [Jb_rel8_16, Jb_rel8_32, Jb_rel8_64],
-        [Jb_rel16, Jb_rel32_32, Jb_rel32_64],
-    );
-    jcc::<B, 3>(
-        t,
-        [Jae_rel8_16, Jae_rel8_32, Jae_rel8_64],
-        [Jae_rel16, Jae_rel32_32, Jae_rel32_64],
-    );
-    jcc::<B, 4>(
-        t,
-        [Je_rel8_16, Je_rel8_32, Je_rel8_64],
-        [Je_rel16, Je_rel32_32, Je_rel32_64],
-    );
-    jcc::<B, 5>(
-        t,
-        [Jne_rel8_16, Jne_rel8_32, Jne_rel8_64],
-        [Jne_rel16, Jne_rel32_32, Jne_rel32_64],
-    );
-    jcc::<B, 6>(
-        t,
-        [Jbe_rel8_16, Jbe_rel8_32, Jbe_rel8_64],
-        [Jbe_rel16, Jbe_rel32_32, Jbe_rel32_64],
-    );
-    jcc::<B, 7>(
-        t,
-        [Ja_rel8_16, Ja_rel8_32, Ja_rel8_64],
-        [Ja_rel16, Ja_rel32_32, Ja_rel32_64],
-    );
-    jcc::<B, 8>(
-        t,
-        [Js_rel8_16, Js_rel8_32, Js_rel8_64],
-        [Js_rel16, Js_rel32_32, Js_rel32_64],
-    );
-    jcc::<B, 9>(
-        t,
-        [Jns_rel8_16, Jns_rel8_32, Jns_rel8_64],
-        [Jns_rel16, Jns_rel32_32, Jns_rel32_64],
-    );
-    jcc::<B, 10>(
-        t,
-        [Jp_rel8_16, Jp_rel8_32, Jp_rel8_64],
-        [Jp_rel16, Jp_rel32_32, Jp_rel32_64],
-    );
-    jcc::<B, 11>(
-        t,
-        [Jnp_rel8_16, Jnp_rel8_32, Jnp_rel8_64],
-        [Jnp_rel16, Jnp_rel32_32, Jnp_rel32_64],
-    );
-    jcc::<B, 12>(
-        t,
-        [Jl_rel8_16, Jl_rel8_32, Jl_rel8_64],
-        [Jl_rel16, Jl_rel32_32, Jl_rel32_64],
-    );
-    jcc::<B, 13>(
-        t,
-        [Jge_rel8_16, Jge_rel8_32, Jge_rel8_64],
-        [Jge_rel16, Jge_rel32_32, Jge_rel32_64],
-    );
-    jcc::<B, 14>(
-        t,
-        [Jle_rel8_16, Jle_rel8_32, Jle_rel8_64],
-        [Jle_rel16, Jle_rel32_32, Jle_rel32_64],
-    );
-    jcc::<B, 15>(
-        t,
-        [Jg_rel8_16, Jg_rel8_32, Jg_rel8_64],
-        [Jg_rel16, Jg_rel32_32, Jg_rel32_64],
-    );
+    jcc::<B, 0>(t, [Jo_rel8_16, Jo_rel8_32, Jo_rel8_64], [Jo_rel16, Jo_rel32_32, Jo_rel32_64]);
+    jcc::<B, 1>(t, [Jno_rel8_16, Jno_rel8_32, Jno_rel8_64], [Jno_rel16, Jno_rel32_32, Jno_rel32_64]);
+    jcc::<B, 2>(t, [Jb_rel8_16, Jb_rel8_32, Jb_rel8_64], [Jb_rel16, Jb_rel32_32, Jb_rel32_64]);
+    jcc::<B, 3>(t, [Jae_rel8_16, Jae_rel8_32, Jae_rel8_64], [Jae_rel16, Jae_rel32_32, Jae_rel32_64]);
+    jcc::<B, 4>(t, [Je_rel8_16, Je_rel8_32, Je_rel8_64], [Je_rel16, Je_rel32_32, Je_rel32_64]);
+    jcc::<B, 5>(t, [Jne_rel8_16, Jne_rel8_32, Jne_rel8_64], [Jne_rel16, Jne_rel32_32, Jne_rel32_64]);
+    jcc::<B, 6>(t, [Jbe_rel8_16, Jbe_rel8_32, Jbe_rel8_64], [Jbe_rel16, Jbe_rel32_32, Jbe_rel32_64]);
+    jcc::<B, 7>(t, [Ja_rel8_16, Ja_rel8_32, Ja_rel8_64], [Ja_rel16, Ja_rel32_32, Ja_rel32_64]);
+    jcc::<B, 8>(t, [Js_rel8_16, Js_rel8_32, Js_rel8_64], [Js_rel16, Js_rel32_32, Js_rel32_64]);
+    jcc::<B, 9>(t, [Jns_rel8_16, Jns_rel8_32, Jns_rel8_64], [Jns_rel16, Jns_rel32_32, Jns_rel32_64]);
+    jcc::<B, 10>(t, [Jp_rel8_16, Jp_rel8_32, Jp_rel8_64], [Jp_rel16, Jp_rel32_32, Jp_rel32_64]);
+    jcc::<B, 11>(t, [Jnp_rel8_16, Jnp_rel8_32, Jnp_rel8_64], [Jnp_rel16, Jnp_rel32_32, Jnp_rel32_64]);
+    jcc::<B, 12>(t, [Jl_rel8_16, Jl_rel8_32, Jl_rel8_64], [Jl_rel16, Jl_rel32_32, Jl_rel32_64]);
+    jcc::<B, 13>(t, [Jge_rel8_16, Jge_rel8_32, Jge_rel8_64], [Jge_rel16, Jge_rel32_32, Jge_rel32_64]);
+    jcc::<B, 14>(t, [Jle_rel8_16, Jle_rel8_32, Jle_rel8_64], [Jle_rel16, Jle_rel32_32, Jle_rel32_64]);
+    jcc::<B, 15>(t, [Jg_rel8_16, Jg_rel8_32, Jg_rel8_64], [Jg_rel16, Jg_rel32_32, Jg_rel32_64]);
 
     t.handler([Loop_rel8_16_CX, Loop_rel8_16_ECX], loop_::<ANY, u16>);
     t.handler([Loop_rel8_32_CX, Loop_rel8_32_ECX], loop_::<ANY, u32>);

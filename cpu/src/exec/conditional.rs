@@ -70,86 +70,23 @@ fn condition<B: Backend, const C: u8>(t: &mut Table<B>, cmov: [Code; 3], set: Co
     t.inlined_memory::<SetMemory<C>, u8>(set);
 }
 
+#[rustfmt::skip]
 pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     use Code::*;
-    condition::<B, 0>(
-        t,
-        [Cmovo_r16_rm16, Cmovo_r32_rm32, Cmovo_r64_rm64],
-        Seto_rm8,
-    );
-    condition::<B, 1>(
-        t,
-        [Cmovno_r16_rm16, Cmovno_r32_rm32, Cmovno_r64_rm64],
-        Setno_rm8,
-    );
-    condition::<B, 2>(
-        t,
-        [Cmovb_r16_rm16, Cmovb_r32_rm32, Cmovb_r64_rm64],
-        Setb_rm8,
-    );
-    condition::<B, 3>(
-        t,
-        [Cmovae_r16_rm16, Cmovae_r32_rm32, Cmovae_r64_rm64],
-        Setae_rm8,
-    );
-    condition::<B, 4>(
-        t,
-        [Cmove_r16_rm16, Cmove_r32_rm32, Cmove_r64_rm64],
-        Sete_rm8,
-    );
-    condition::<B, 5>(
-        t,
-        [Cmovne_r16_rm16, Cmovne_r32_rm32, Cmovne_r64_rm64],
-        Setne_rm8,
-    );
-    condition::<B, 6>(
-        t,
-        [Cmovbe_r16_rm16, Cmovbe_r32_rm32, Cmovbe_r64_rm64],
-        Setbe_rm8,
-    );
-    condition::<B, 7>(
-        t,
-        [Cmova_r16_rm16, Cmova_r32_rm32, Cmova_r64_rm64],
-        Seta_rm8,
-    );
-    condition::<B, 8>(
-        t,
-        [Cmovs_r16_rm16, Cmovs_r32_rm32, Cmovs_r64_rm64],
-        Sets_rm8,
-    );
-    condition::<B, 9>(
-        t,
-        [Cmovns_r16_rm16, Cmovns_r32_rm32, Cmovns_r64_rm64],
-        Setns_rm8,
-    );
-    condition::<B, 10>(
-        t,
-        [Cmovp_r16_rm16, Cmovp_r32_rm32, Cmovp_r64_rm64],
-        Setp_rm8,
-    );
-    condition::<B, 11>(
-        t,
-        [Cmovnp_r16_rm16, Cmovnp_r32_rm32, Cmovnp_r64_rm64],
-        Setnp_rm8,
-    );
-    condition::<B, 12>(
-        t,
-        [Cmovl_r16_rm16, Cmovl_r32_rm32, Cmovl_r64_rm64],
-        Setl_rm8,
-    );
-    condition::<B, 13>(
-        t,
-        [Cmovge_r16_rm16, Cmovge_r32_rm32, Cmovge_r64_rm64],
-        Setge_rm8,
-    );
-    condition::<B, 14>(
-        t,
-        [Cmovle_r16_rm16, Cmovle_r32_rm32, Cmovle_r64_rm64],
-        Setle_rm8,
-    );
-    condition::<B, 15>(
-        t,
-        [Cmovg_r16_rm16, Cmovg_r32_rm32, Cmovg_r64_rm64],
-        Setg_rm8,
-    );
+    condition::<B, 0>(t, [Cmovo_r16_rm16, Cmovo_r32_rm32, Cmovo_r64_rm64], Seto_rm8);
+    condition::<B, 1>(t, [Cmovno_r16_rm16, Cmovno_r32_rm32, Cmovno_r64_rm64], Setno_rm8);
+    condition::<B, 2>(t, [Cmovb_r16_rm16, Cmovb_r32_rm32, Cmovb_r64_rm64], Setb_rm8);
+    condition::<B, 3>(t, [Cmovae_r16_rm16, Cmovae_r32_rm32, Cmovae_r64_rm64], Setae_rm8);
+    condition::<B, 4>(t, [Cmove_r16_rm16, Cmove_r32_rm32, Cmove_r64_rm64], Sete_rm8);
+    condition::<B, 5>(t, [Cmovne_r16_rm16, Cmovne_r32_rm32, Cmovne_r64_rm64], Setne_rm8);
+    condition::<B, 6>(t, [Cmovbe_r16_rm16, Cmovbe_r32_rm32, Cmovbe_r64_rm64], Setbe_rm8);
+    condition::<B, 7>(t, [Cmova_r16_rm16, Cmova_r32_rm32, Cmova_r64_rm64], Seta_rm8);
+    condition::<B, 8>(t, [Cmovs_r16_rm16, Cmovs_r32_rm32, Cmovs_r64_rm64], Sets_rm8);
+    condition::<B, 9>(t, [Cmovns_r16_rm16, Cmovns_r32_rm32, Cmovns_r64_rm64], Setns_rm8);
+    condition::<B, 10>(t, [Cmovp_r16_rm16, Cmovp_r32_rm32, Cmovp_r64_rm64], Setp_rm8);
+    condition::<B, 11>(t, [Cmovnp_r16_rm16, Cmovnp_r32_rm32, Cmovnp_r64_rm64], Setnp_rm8);
+    condition::<B, 12>(t, [Cmovl_r16_rm16, Cmovl_r32_rm32, Cmovl_r64_rm64], Setl_rm8);
+    condition::<B, 13>(t, [Cmovge_r16_rm16, Cmovge_r32_rm32, Cmovge_r64_rm64], Setge_rm8);
+    condition::<B, 14>(t, [Cmovle_r16_rm16, Cmovle_r32_rm32, Cmovle_r64_rm64], Setle_rm8);
+    condition::<B, 15>(t, [Cmovg_r16_rm16, Cmovg_r32_rm32, Cmovg_r64_rm64], Setg_rm8);
 }

@@ -217,19 +217,12 @@ fn extend<B: Backend, E: Extension>(t: &mut Table<B>, from_8: [Code; 3], from_16
     t.memory_16_to_64::<Extend<E, u16>>(from_16);
 }
 
+#[rustfmt::skip]
 pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     use Code::*;
     mov(t);
-    extend::<B, Zero>(
-        t,
-        [Movzx_r16_rm8, Movzx_r32_rm8, Movzx_r64_rm8],
-        [Movzx_r16_rm16, Movzx_r32_rm16, Movzx_r64_rm16],
-    );
-    extend::<B, Sign>(
-        t,
-        [Movsx_r16_rm8, Movsx_r32_rm8, Movsx_r64_rm8],
-        [Movsx_r16_rm16, Movsx_r32_rm16, Movsx_r64_rm16],
-    );
+    extend::<B, Zero>(t, [Movzx_r16_rm8, Movzx_r32_rm8, Movzx_r64_rm8], [Movzx_r16_rm16, Movzx_r32_rm16, Movzx_r64_rm16]);
+    extend::<B, Sign>(t, [Movsx_r16_rm8, Movsx_r32_rm8, Movsx_r64_rm8], [Movsx_r16_rm16, Movsx_r32_rm16, Movsx_r64_rm16]);
     t.registers::<Mov<Register>, u16>(Movsxd_r16_rm16);
     t.memory::<MovFromMemory, u16>(Movsxd_r16_rm16);
     t.registers::<Mov<Register>, u32>(Movsxd_r32_rm32);
@@ -239,21 +232,9 @@ pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     t.memory_16_to_64::<Lea>([Lea_r16_m, Lea_r32_m, Lea_r64_m]);
 
     t.handlers([Xchg_rm8_r8], xchg_reg_reg::<u8>, xchg_mem::<u8>);
-    t.handlers(
-        [Xchg_rm16_r16, Xchg_r16_AX],
-        xchg_reg_reg::<u16>,
-        xchg_mem::<u16>,
-    );
-    t.handlers(
-        [Xchg_rm32_r32, Xchg_r32_EAX],
-        xchg_reg_reg::<u32>,
-        xchg_mem::<u32>,
-    );
-    t.handlers(
-        [Xchg_rm64_r64, Xchg_r64_RAX],
-        xchg_reg_reg::<u64>,
-        xchg_mem::<u64>,
-    );
+    t.handlers([Xchg_rm16_r16, Xchg_r16_AX], xchg_reg_reg::<u16>, xchg_mem::<u16>);
+    t.handlers([Xchg_rm32_r32, Xchg_r32_EAX], xchg_reg_reg::<u32>, xchg_mem::<u32>);
+    t.handlers([Xchg_rm64_r64, Xchg_r64_RAX], xchg_reg_reg::<u64>, xchg_mem::<u64>);
     t.handler([Bswap_r16], bswap::<u16>);
     t.handler([Bswap_r32], bswap::<u32>);
     t.handler([Bswap_r64], bswap::<u64>);
@@ -271,33 +252,16 @@ pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     t.set_addend([Xlat_m8], add_al);
 }
 
+#[rustfmt::skip]
 fn mov<B: Backend>(t: &mut Table<B>) {
     use Code::*;
-    let rm_r = [Mov_rm8_r8, Mov_rm16_r16, Mov_rm32_r32, Mov_rm64_r64];
-    t.registers_8_to_64::<Mov<Register>>(rm_r);
-    t.memory_8_to_64::<Mov<Register>>(rm_r);
-    let r_rm = [Mov_r8_rm8, Mov_r16_rm16, Mov_r32_rm32, Mov_r64_rm64];
-    t.registers_8_to_64::<Mov<Register>>(r_rm);
-    t.memory_8_to_64::<MovFromMemory>(r_rm);
-    let rm_imm = [Mov_rm8_imm8, Mov_rm16_imm16, Mov_rm32_imm32, Mov_rm64_imm32];
-    t.registers_8_to_64::<Mov<Immediate>>(rm_imm);
-    t.memory_8_to_64::<Mov<Immediate>>(rm_imm);
-    t.registers_8_to_64::<Mov<Immediate>>([
-        Mov_r8_imm8,
-        Mov_r16_imm16,
-        Mov_r32_imm32,
-        Mov_r64_imm64,
-    ]);
-    t.memory_8_to_64::<MovFromMemory>([
-        Mov_AL_moffs8,
-        Mov_AX_moffs16,
-        Mov_EAX_moffs32,
-        Mov_RAX_moffs64,
-    ]);
-    t.memory_8_to_64::<Mov<Register>>([
-        Mov_moffs8_AL,
-        Mov_moffs16_AX,
-        Mov_moffs32_EAX,
-        Mov_moffs64_RAX,
-    ]);
+    t.registers_8_to_64::<Mov<Register>>([Mov_rm8_r8, Mov_rm16_r16, Mov_rm32_r32, Mov_rm64_r64]);
+    t.memory_8_to_64::<Mov<Register>>([Mov_rm8_r8, Mov_rm16_r16, Mov_rm32_r32, Mov_rm64_r64]);
+    t.registers_8_to_64::<Mov<Register>>([Mov_r8_rm8, Mov_r16_rm16, Mov_r32_rm32, Mov_r64_rm64]);
+    t.memory_8_to_64::<MovFromMemory>([Mov_r8_rm8, Mov_r16_rm16, Mov_r32_rm32, Mov_r64_rm64]);
+    t.registers_8_to_64::<Mov<Immediate>>([Mov_rm8_imm8, Mov_rm16_imm16, Mov_rm32_imm32, Mov_rm64_imm32]);
+    t.memory_8_to_64::<Mov<Immediate>>([Mov_rm8_imm8, Mov_rm16_imm16, Mov_rm32_imm32, Mov_rm64_imm32]);
+    t.registers_8_to_64::<Mov<Immediate>>([Mov_r8_imm8, Mov_r16_imm16, Mov_r32_imm32, Mov_r64_imm64]);
+    t.memory_8_to_64::<MovFromMemory>([Mov_AL_moffs8, Mov_AX_moffs16, Mov_EAX_moffs32, Mov_RAX_moffs64]);
+    t.memory_8_to_64::<Mov<Register>>([Mov_moffs8_AL, Mov_moffs16_AX, Mov_moffs32_EAX, Mov_moffs64_RAX]);
 }

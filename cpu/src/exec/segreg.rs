@@ -243,53 +243,24 @@ fn system_segment(cpu: &mut Cpu, selector: u16, types: &[u8]) -> Result<Descript
     Ok(d)
 }
 
+#[rustfmt::skip]
 pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     use Code::*;
-    t.handler(
-        [Mov_Sreg_rm16, Mov_Sreg_r32m16, Mov_Sreg_r64m16],
-        mov_to_segment,
-    );
+    t.handler([Mov_Sreg_rm16, Mov_Sreg_r32m16, Mov_Sreg_r64m16], mov_to_segment);
     t.handler([Mov_rm16_Sreg], store::<u16>);
     t.handler([Mov_r32m16_Sreg], store::<u32>);
     t.handler([Mov_r64m16_Sreg], store::<u64>);
-    t.handler(
-        [Pushw_ES, Pushw_CS, Pushw_SS, Pushw_DS, Pushw_FS, Pushw_GS],
-        push::<u16>,
-    );
-    t.handler(
-        [Pushd_ES, Pushd_CS, Pushd_SS, Pushd_DS, Pushd_FS, Pushd_GS],
-        push::<u32>,
-    );
+    t.handler([Pushw_ES, Pushw_CS, Pushw_SS, Pushw_DS, Pushw_FS, Pushw_GS], push::<u16>);
+    t.handler([Pushd_ES, Pushd_CS, Pushd_SS, Pushd_DS, Pushd_FS, Pushd_GS], push::<u32>);
     t.handler([Pushq_FS, Pushq_GS], push::<u64>);
     t.handler([Popw_SS], pop_ss::<u16>);
     t.handler([Popd_SS], pop_ss::<u32>);
     t.handler([Popw_ES, Popw_DS, Popw_FS, Popw_GS], pop::<u16>);
     t.handler([Popd_ES, Popd_DS, Popd_FS, Popd_GS], pop::<u32>);
     t.handler([Popq_FS, Popq_GS], pop::<u64>);
-    t.handler(
-        [
-            Les_r16_m1616,
-            Lds_r16_m1616,
-            Lss_r16_m1616,
-            Lfs_r16_m1616,
-            Lgs_r16_m1616,
-        ],
-        load_pointer::<u16>,
-    );
-    t.handler(
-        [
-            Les_r32_m1632,
-            Lds_r32_m1632,
-            Lss_r32_m1632,
-            Lfs_r32_m1632,
-            Lgs_r32_m1632,
-        ],
-        load_pointer::<u32>,
-    );
-    t.handler(
-        [Lss_r64_m1664, Lfs_r64_m1664, Lgs_r64_m1664],
-        load_pointer::<u64>,
-    );
+    t.handler([Les_r16_m1616, Lds_r16_m1616, Lss_r16_m1616, Lfs_r16_m1616, Lgs_r16_m1616], load_pointer::<u16>);
+    t.handler([Les_r32_m1632, Lds_r32_m1632, Lss_r32_m1632, Lfs_r32_m1632, Lgs_r32_m1632], load_pointer::<u32>);
+    t.handler([Lss_r64_m1664, Lfs_r64_m1664, Lgs_r64_m1664], load_pointer::<u64>);
     t.handler([Lar_r16_rm16], lar::<u16>);
     t.handler([Lar_r32_r32m16], lar::<u32>);
     t.handler([Lar_r64_r64m16], lar::<u64>);

@@ -255,64 +255,19 @@ fn double_shift<B: Backend, const LEFT: bool, K: Count>(t: &mut Table<B>, codes:
     }
 }
 
+#[rustfmt::skip]
 pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     use Code::*;
-    shift::<B, Rol>(
-        t,
-        [Rol_rm8_imm8, Rol_rm16_imm8, Rol_rm32_imm8, Rol_rm64_imm8],
-        [Rol_rm8_1, Rol_rm16_1, Rol_rm32_1, Rol_rm64_1],
-        [Rol_rm8_CL, Rol_rm16_CL, Rol_rm32_CL, Rol_rm64_CL],
-    );
-    shift::<B, Ror>(
-        t,
-        [Ror_rm8_imm8, Ror_rm16_imm8, Ror_rm32_imm8, Ror_rm64_imm8],
-        [Ror_rm8_1, Ror_rm16_1, Ror_rm32_1, Ror_rm64_1],
-        [Ror_rm8_CL, Ror_rm16_CL, Ror_rm32_CL, Ror_rm64_CL],
-    );
-    shift::<B, Rcl>(
-        t,
-        [Rcl_rm8_imm8, Rcl_rm16_imm8, Rcl_rm32_imm8, Rcl_rm64_imm8],
-        [Rcl_rm8_1, Rcl_rm16_1, Rcl_rm32_1, Rcl_rm64_1],
-        [Rcl_rm8_CL, Rcl_rm16_CL, Rcl_rm32_CL, Rcl_rm64_CL],
-    );
-    shift::<B, Rcr>(
-        t,
-        [Rcr_rm8_imm8, Rcr_rm16_imm8, Rcr_rm32_imm8, Rcr_rm64_imm8],
-        [Rcr_rm8_1, Rcr_rm16_1, Rcr_rm32_1, Rcr_rm64_1],
-        [Rcr_rm8_CL, Rcr_rm16_CL, Rcr_rm32_CL, Rcr_rm64_CL],
-    );
-    shift::<B, Shl>(
-        t,
-        [Shl_rm8_imm8, Shl_rm16_imm8, Shl_rm32_imm8, Shl_rm64_imm8],
-        [Shl_rm8_1, Shl_rm16_1, Shl_rm32_1, Shl_rm64_1],
-        [Shl_rm8_CL, Shl_rm16_CL, Shl_rm32_CL, Shl_rm64_CL],
-    );
-    shift::<B, Shr>(
-        t,
-        [Shr_rm8_imm8, Shr_rm16_imm8, Shr_rm32_imm8, Shr_rm64_imm8],
-        [Shr_rm8_1, Shr_rm16_1, Shr_rm32_1, Shr_rm64_1],
-        [Shr_rm8_CL, Shr_rm16_CL, Shr_rm32_CL, Shr_rm64_CL],
-    );
-    shift::<B, Shl>(
-        t,
-        [Sal_rm8_imm8, Sal_rm16_imm8, Sal_rm32_imm8, Sal_rm64_imm8],
-        [Sal_rm8_1, Sal_rm16_1, Sal_rm32_1, Sal_rm64_1],
-        [Sal_rm8_CL, Sal_rm16_CL, Sal_rm32_CL, Sal_rm64_CL],
-    );
-    shift::<B, Sar>(
-        t,
-        [Sar_rm8_imm8, Sar_rm16_imm8, Sar_rm32_imm8, Sar_rm64_imm8],
-        [Sar_rm8_1, Sar_rm16_1, Sar_rm32_1, Sar_rm64_1],
-        [Sar_rm8_CL, Sar_rm16_CL, Sar_rm32_CL, Sar_rm64_CL],
-    );
-    double_shift::<B, true, Immediate>(
-        t,
-        [Shld_rm16_r16_imm8, Shld_rm32_r32_imm8, Shld_rm64_r64_imm8],
-    );
+    shift::<B, Rol>(t, [Rol_rm8_imm8, Rol_rm16_imm8, Rol_rm32_imm8, Rol_rm64_imm8], [Rol_rm8_1, Rol_rm16_1, Rol_rm32_1, Rol_rm64_1], [Rol_rm8_CL, Rol_rm16_CL, Rol_rm32_CL, Rol_rm64_CL]);
+    shift::<B, Ror>(t, [Ror_rm8_imm8, Ror_rm16_imm8, Ror_rm32_imm8, Ror_rm64_imm8], [Ror_rm8_1, Ror_rm16_1, Ror_rm32_1, Ror_rm64_1], [Ror_rm8_CL, Ror_rm16_CL, Ror_rm32_CL, Ror_rm64_CL]);
+    shift::<B, Rcl>(t, [Rcl_rm8_imm8, Rcl_rm16_imm8, Rcl_rm32_imm8, Rcl_rm64_imm8], [Rcl_rm8_1, Rcl_rm16_1, Rcl_rm32_1, Rcl_rm64_1], [Rcl_rm8_CL, Rcl_rm16_CL, Rcl_rm32_CL, Rcl_rm64_CL]);
+    shift::<B, Rcr>(t, [Rcr_rm8_imm8, Rcr_rm16_imm8, Rcr_rm32_imm8, Rcr_rm64_imm8], [Rcr_rm8_1, Rcr_rm16_1, Rcr_rm32_1, Rcr_rm64_1], [Rcr_rm8_CL, Rcr_rm16_CL, Rcr_rm32_CL, Rcr_rm64_CL]);
+    shift::<B, Shl>(t, [Shl_rm8_imm8, Shl_rm16_imm8, Shl_rm32_imm8, Shl_rm64_imm8], [Shl_rm8_1, Shl_rm16_1, Shl_rm32_1, Shl_rm64_1], [Shl_rm8_CL, Shl_rm16_CL, Shl_rm32_CL, Shl_rm64_CL]);
+    shift::<B, Shr>(t, [Shr_rm8_imm8, Shr_rm16_imm8, Shr_rm32_imm8, Shr_rm64_imm8], [Shr_rm8_1, Shr_rm16_1, Shr_rm32_1, Shr_rm64_1], [Shr_rm8_CL, Shr_rm16_CL, Shr_rm32_CL, Shr_rm64_CL]);
+    shift::<B, Shl>(t, [Sal_rm8_imm8, Sal_rm16_imm8, Sal_rm32_imm8, Sal_rm64_imm8], [Sal_rm8_1, Sal_rm16_1, Sal_rm32_1, Sal_rm64_1], [Sal_rm8_CL, Sal_rm16_CL, Sal_rm32_CL, Sal_rm64_CL]);
+    shift::<B, Sar>(t, [Sar_rm8_imm8, Sar_rm16_imm8, Sar_rm32_imm8, Sar_rm64_imm8], [Sar_rm8_1, Sar_rm16_1, Sar_rm32_1, Sar_rm64_1], [Sar_rm8_CL, Sar_rm16_CL, Sar_rm32_CL, Sar_rm64_CL]);
+    double_shift::<B, true, Immediate>(t, [Shld_rm16_r16_imm8, Shld_rm32_r32_imm8, Shld_rm64_r64_imm8]);
     double_shift::<B, true, Cl>(t, [Shld_rm16_r16_CL, Shld_rm32_r32_CL, Shld_rm64_r64_CL]);
-    double_shift::<B, false, Immediate>(
-        t,
-        [Shrd_rm16_r16_imm8, Shrd_rm32_r32_imm8, Shrd_rm64_r64_imm8],
-    );
+    double_shift::<B, false, Immediate>(t, [Shrd_rm16_r16_imm8, Shrd_rm32_r32_imm8, Shrd_rm64_r64_imm8]);
     double_shift::<B, false, Cl>(t, [Shrd_rm16_r16_CL, Shrd_rm32_r32_CL, Shrd_rm64_r64_CL]);
 }

@@ -283,17 +283,12 @@ fn string<B: Backend, S: Step>(t: &mut Table<B>, [c8, c16, c32, c64]: [Code; 4])
     t.handler([c64], execute::<S, u64>);
 }
 
+#[rustfmt::skip]
 pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     use Code::*;
-    string::<B, Movs>(
-        t,
-        [Movsb_m8_m8, Movsw_m16_m16, Movsd_m32_m32, Movsq_m64_m64],
-    );
+    string::<B, Movs>(t, [Movsb_m8_m8, Movsw_m16_m16, Movsd_m32_m32, Movsq_m64_m64]);
     string::<B, Stos>(t, [Stosb_m8_AL, Stosw_m16_AX, Stosd_m32_EAX, Stosq_m64_RAX]);
     string::<B, Lods>(t, [Lodsb_AL_m8, Lodsw_AX_m16, Lodsd_EAX_m32, Lodsq_RAX_m64]);
-    string::<B, Cmps>(
-        t,
-        [Cmpsb_m8_m8, Cmpsw_m16_m16, Cmpsd_m32_m32, Cmpsq_m64_m64],
-    );
+    string::<B, Cmps>(t, [Cmpsb_m8_m8, Cmpsw_m16_m16, Cmpsd_m32_m32, Cmpsq_m64_m64]);
     string::<B, Scas>(t, [Scasb_AL_m8, Scasw_AX_m16, Scasd_EAX_m32, Scasq_RAX_m64]);
 }

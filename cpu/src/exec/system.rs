@@ -225,6 +225,7 @@ fn cpuid(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.end_block(insn)
 }
 
+#[rustfmt::skip]
 pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     use Code::*;
     t.handler([Sgdt_m1632_16, Sgdt_m1632], store_table_32::<GDT>);
@@ -235,19 +236,8 @@ pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     t.handler([Lidt_m1632_16, Lidt_m1632], load_table_32::<IDT>);
     t.handler([Lgdt_m1664], load_table::<GDT>);
     t.handler([Lidt_m1664], load_table::<IDT>);
-    t.handler(
-        [
-            Lfence, Lfence_E9, Lfence_EA, Lfence_EB, Lfence_EC, Lfence_ED, Lfence_EE, Lfence_EF,
-            Sfence, Sfence_F9, Sfence_FA, Sfence_FB, Sfence_FC, Sfence_FD, Sfence_FE, Sfence_FF,
-        ],
-        nop_fence,
-    );
-    t.handler(
-        [
-            Mfence, Mfence_F1, Mfence_F2, Mfence_F3, Mfence_F4, Mfence_F5, Mfence_F6, Mfence_F7,
-        ],
-        mfence,
-    );
+    t.handler([Lfence, Lfence_E9, Lfence_EA, Lfence_EB, Lfence_EC, Lfence_ED, Lfence_EE, Lfence_EF, Sfence, Sfence_F9, Sfence_FA, Sfence_FB, Sfence_FC, Sfence_FD, Sfence_FE, Sfence_FF], nop_fence);
+    t.handler([Mfence, Mfence_F1, Mfence_F2, Mfence_F3, Mfence_F4, Mfence_F5, Mfence_F6, Mfence_F7], mfence);
     t.handler([Invlpg_m], invlpg);
     t.handler([Invd, Wbinvd], privileged_nop);
     t.handler([Clflush_m8], clflush);

@@ -171,28 +171,13 @@ fn integer<B: Backend, K: ToInt, T: Int>(t: &mut Table<B>, code: Code) {
     );
 }
 
+#[rustfmt::skip]
 pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     use Code::*;
-    t.handlers(
-        [Cvtsi2ss_xmm_rm32],
-        from_reg::<Legacy, Cvtsi2ss32>,
-        from_mem::<Legacy, Cvtsi2ss32, u32>,
-    );
-    t.handlers(
-        [Cvtsi2ss_xmm_rm64],
-        from_reg::<Legacy, Cvtsi2ss64>,
-        from_mem::<Legacy, Cvtsi2ss64, u64>,
-    );
-    t.handlers(
-        [Cvtsi2sd_xmm_rm32],
-        from_reg::<Legacy, Cvtsi2sd32>,
-        from_mem::<Legacy, Cvtsi2sd32, u32>,
-    );
-    t.handlers(
-        [Cvtsi2sd_xmm_rm64],
-        from_reg::<Legacy, Cvtsi2sd64>,
-        from_mem::<Legacy, Cvtsi2sd64, u64>,
-    );
+    t.handlers([Cvtsi2ss_xmm_rm32], from_reg::<Legacy, Cvtsi2ss32>, from_mem::<Legacy, Cvtsi2ss32, u32>);
+    t.handlers([Cvtsi2ss_xmm_rm64], from_reg::<Legacy, Cvtsi2ss64>, from_mem::<Legacy, Cvtsi2ss64, u64>);
+    t.handlers([Cvtsi2sd_xmm_rm32], from_reg::<Legacy, Cvtsi2sd32>, from_mem::<Legacy, Cvtsi2sd32, u32>);
+    t.handlers([Cvtsi2sd_xmm_rm64], from_reg::<Legacy, Cvtsi2sd64>, from_mem::<Legacy, Cvtsi2sd64, u64>);
     integer::<B, Cvtss2si32, u32>(t, Cvtss2si_r32_xmmm32);
     integer::<B, Cvtss2si64, u32>(t, Cvtss2si_r64_xmmm32);
     integer::<B, Cvttss2si32, u32>(t, Cvttss2si_r32_xmmm32);
@@ -202,36 +187,12 @@ pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     integer::<B, Cvttsd2si32, u64>(t, Cvttsd2si_r32_xmmm64);
     integer::<B, Cvttsd2si64, u64>(t, Cvttsd2si_r64_xmmm64);
     // From memory they access no MMX register, and leave the x87 FPU alone.
-    t.handlers(
-        [Cvtpi2ps_xmm_mmm64],
-        xmm_mm::<Cvtpi2ps>,
-        arithmetic::<Legacy, Cvtpi2ps, Low<u64>>,
-    );
-    t.handlers(
-        [Cvtpi2pd_xmm_mmm64],
-        xmm_mm::<Cvtdq2pd>,
-        arithmetic::<Legacy, Cvtdq2pd, Low<u64>>,
-    );
-    t.handlers(
-        [Cvtps2pi_mm_xmmm64],
-        mm_xmm::<LowerHalf<Cvtps2dq>, Xmm>,
-        mm_xmm::<Cvtps2dq, Low<u64>>,
-    );
-    t.handlers(
-        [Cvttps2pi_mm_xmmm64],
-        mm_xmm::<LowerHalf<Cvttps2dq>, Xmm>,
-        mm_xmm::<Cvttps2dq, Low<u64>>,
-    );
-    t.handlers(
-        [Cvtpd2pi_mm_xmmm128],
-        mm_xmm::<Cvtpd2dq, Xmm>,
-        mm_xmm::<Cvtpd2dq, Aligned>,
-    );
-    t.handlers(
-        [Cvttpd2pi_mm_xmmm128],
-        mm_xmm::<Cvttpd2dq, Xmm>,
-        mm_xmm::<Cvttpd2dq, Aligned>,
-    );
+    t.handlers([Cvtpi2ps_xmm_mmm64], xmm_mm::<Cvtpi2ps>, arithmetic::<Legacy, Cvtpi2ps, Low<u64>>);
+    t.handlers([Cvtpi2pd_xmm_mmm64], xmm_mm::<Cvtdq2pd>, arithmetic::<Legacy, Cvtdq2pd, Low<u64>>);
+    t.handlers([Cvtps2pi_mm_xmmm64], mm_xmm::<LowerHalf<Cvtps2dq>, Xmm>, mm_xmm::<Cvtps2dq, Low<u64>>);
+    t.handlers([Cvttps2pi_mm_xmmm64], mm_xmm::<LowerHalf<Cvttps2dq>, Xmm>, mm_xmm::<Cvttps2dq, Low<u64>>);
+    t.handlers([Cvtpd2pi_mm_xmmm128], mm_xmm::<Cvtpd2dq, Xmm>, mm_xmm::<Cvtpd2dq, Aligned>);
+    t.handlers([Cvttpd2pi_mm_xmmm128], mm_xmm::<Cvttpd2dq, Xmm>, mm_xmm::<Cvttpd2dq, Aligned>);
     scalar::<B, Cvtps2pd, u64>(t, Cvtps2pd_xmm_xmmm64);
     packed::<B, Cvtpd2ps>(t, Cvtpd2ps_xmm_xmmm128);
     scalar::<B, Cvtss2sd, u32>(t, Cvtss2sd_xmm_xmmm32);

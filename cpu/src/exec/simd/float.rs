@@ -294,6 +294,7 @@ pub(super) fn scalar<B: Backend, K: Float, T: Int>(t: &mut Table<B>, code: Code)
     );
 }
 
+#[rustfmt::skip]
 pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     use Code::*;
     packed::<B, Addps>(t, Addps_xmm_xmmm128);
@@ -334,44 +335,12 @@ pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     packed::<B, Hsubpd>(t, Hsubpd_xmm_xmmm128);
     packed::<B, Addsubps>(t, Addsubps_xmm_xmmm128);
     packed::<B, Addsubpd>(t, Addsubpd_xmm_xmmm128);
-    t.handlers(
-        [Cmpps_xmm_xmmm128_imm8],
-        by_predicate::<Cmpps, Xmm>,
-        by_predicate::<Cmpps, Aligned>,
-    );
-    t.handlers(
-        [Cmppd_xmm_xmmm128_imm8],
-        by_predicate::<Cmppd, Xmm>,
-        by_predicate::<Cmppd, Aligned>,
-    );
-    t.handlers(
-        [Cmpss_xmm_xmmm32_imm8],
-        by_predicate::<Cmpss, Xmm>,
-        by_predicate::<Cmpss, Low<u32>>,
-    );
-    t.handlers(
-        [Cmpsd_xmm_xmmm64_imm8],
-        by_predicate::<Cmpsd, Xmm>,
-        by_predicate::<Cmpsd, Low<u64>>,
-    );
-    t.handlers(
-        [Comiss_xmm_xmmm32],
-        compare::<Legacy, Comiss, Xmm>,
-        compare::<Legacy, Comiss, Low<u32>>,
-    );
-    t.handlers(
-        [Comisd_xmm_xmmm64],
-        compare::<Legacy, Comisd, Xmm>,
-        compare::<Legacy, Comisd, Low<u64>>,
-    );
-    t.handlers(
-        [Ucomiss_xmm_xmmm32],
-        compare::<Legacy, Ucomiss, Xmm>,
-        compare::<Legacy, Ucomiss, Low<u32>>,
-    );
-    t.handlers(
-        [Ucomisd_xmm_xmmm64],
-        compare::<Legacy, Ucomisd, Xmm>,
-        compare::<Legacy, Ucomisd, Low<u64>>,
-    );
+    t.handlers([Cmpps_xmm_xmmm128_imm8], by_predicate::<Cmpps, Xmm>, by_predicate::<Cmpps, Aligned>);
+    t.handlers([Cmppd_xmm_xmmm128_imm8], by_predicate::<Cmppd, Xmm>, by_predicate::<Cmppd, Aligned>);
+    t.handlers([Cmpss_xmm_xmmm32_imm8], by_predicate::<Cmpss, Xmm>, by_predicate::<Cmpss, Low<u32>>);
+    t.handlers([Cmpsd_xmm_xmmm64_imm8], by_predicate::<Cmpsd, Xmm>, by_predicate::<Cmpsd, Low<u64>>);
+    t.handlers([Comiss_xmm_xmmm32], compare::<Legacy, Comiss, Xmm>, compare::<Legacy, Comiss, Low<u32>>);
+    t.handlers([Comisd_xmm_xmmm64], compare::<Legacy, Comisd, Xmm>, compare::<Legacy, Comisd, Low<u64>>);
+    t.handlers([Ucomiss_xmm_xmmm32], compare::<Legacy, Ucomiss, Xmm>, compare::<Legacy, Ucomiss, Low<u32>>);
+    t.handlers([Ucomisd_xmm_xmmm64], compare::<Legacy, Ucomisd, Xmm>, compare::<Legacy, Ucomisd, Low<u64>>);
 }

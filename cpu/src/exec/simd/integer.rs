@@ -81,6 +81,7 @@ packed! {
     Punpckhqdq(a, b, _) => _mm_unpackhi_epi64(a, b),
 }
 
+#[rustfmt::skip]
 pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     use Code::*;
     mmx_and_xmm::<B, Paddb>(t, Paddb_mm_mmm64, Paddb_xmm_xmmm128);
@@ -150,23 +151,11 @@ pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     mmx_and_xmm::<B, Packsswb>(t, Packsswb_mm_mmm64, Packsswb_xmm_xmmm128);
     mmx_and_xmm::<B, Packssdw>(t, Packssdw_mm_mmm64, Packssdw_xmm_xmmm128);
     mmx_and_xmm::<B, Packuswb>(t, Packuswb_mm_mmm64, Packuswb_xmm_xmmm128);
-    t.handlers(
-        [Punpcklbw_mm_mmm32],
-        mm_mm::<Punpcklbw>,
-        mm_mem::<Punpcklbw, u32>,
-    );
+    t.handlers([Punpcklbw_mm_mmm32], mm_mm::<Punpcklbw>, mm_mem::<Punpcklbw, u32>);
     xmm::<B, Punpcklbw>(t, Punpcklbw_xmm_xmmm128);
-    t.handlers(
-        [Punpcklwd_mm_mmm32],
-        mm_mm::<Punpcklwd>,
-        mm_mem::<Punpcklwd, u32>,
-    );
+    t.handlers([Punpcklwd_mm_mmm32], mm_mm::<Punpcklwd>, mm_mem::<Punpcklwd, u32>);
     xmm::<B, Punpcklwd>(t, Punpcklwd_xmm_xmmm128);
-    t.handlers(
-        [Punpckldq_mm_mmm32],
-        mm_mm::<Punpckldq>,
-        mm_mem::<Punpckldq, u32>,
-    );
+    t.handlers([Punpckldq_mm_mmm32], mm_mm::<Punpckldq>, mm_mem::<Punpckldq, u32>);
     xmm::<B, Punpckldq>(t, Punpckldq_xmm_xmmm128);
     xmm::<B, Punpcklqdq>(t, Punpcklqdq_xmm_xmmm128);
     mmx_and_xmm::<B, Punpckhbw>(t, Punpckhbw_mm_mmm64, Punpckhbw_xmm_xmmm128);

@@ -94,6 +94,7 @@ pub(super) fn movddup_mem<E: Encoding>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     Ok(Flow::Next)
 }
 
+#[rustfmt::skip]
 pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     use Code::*;
     xmm::<B, Pshufd>(t, Pshufd_xmm_xmmm128_imm8);
@@ -105,9 +106,5 @@ pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     xmm::<B, Movshdup>(t, Movshdup_xmm_xmmm128);
     // PSHUFW shuffles the four words of an MMX register as PSHUFLW shuffles the lower four.
     mmx::<B, Pshuflw>(t, Pshufw_mm_mmm64_imm8);
-    t.handlers(
-        [Movddup_xmm_xmmm64],
-        movddup_reg::<Legacy>,
-        movddup_mem::<Legacy>,
-    );
+    t.handlers([Movddup_xmm_xmmm64], movddup_reg::<Legacy>, movddup_mem::<Legacy>);
 }

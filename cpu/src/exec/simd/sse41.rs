@@ -315,6 +315,7 @@ fn dot<K: Dot>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     Ok(Flow::Next)
 }
 
+#[rustfmt::skip]
 pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     use Code::*;
     xmm::<B, Blendps>(t, Blendps_xmm_xmmm128_imm8);
@@ -351,49 +352,21 @@ pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     t.handler([Blendvps_xmm_xmmm128], blendv::<Blendvps>);
     t.handler([Blendvpd_xmm_xmmm128], blendv::<Blendvpd>);
     t.handler([Ptest_xmm_xmmm128], ptest);
-    t.handler(
-        [Pextrb_r32m8_xmm_imm8, Pextrb_r64m8_xmm_imm8],
-        extract::<Legacy, u8>,
-    );
+    t.handler([Pextrb_r32m8_xmm_imm8, Pextrb_r64m8_xmm_imm8], extract::<Legacy, u8>);
     // The forms of PEXTRW that SSE2 has are in `transfer`.
-    t.handler(
-        [Pextrw_r32m16_xmm_imm8, Pextrw_r64m16_xmm_imm8],
-        extract::<Legacy, u16>,
-    );
+    t.handler([Pextrw_r32m16_xmm_imm8, Pextrw_r64m16_xmm_imm8], extract::<Legacy, u16>);
     t.handler([Pextrd_rm32_xmm_imm8], extract::<Legacy, u32>);
-    t.handler(
-        [Extractps_rm32_xmm_imm8, Extractps_r64m32_xmm_imm8],
-        extract::<Legacy, u32>,
-    );
+    t.handler([Extractps_rm32_xmm_imm8, Extractps_r64m32_xmm_imm8], extract::<Legacy, u32>);
     t.handler([Pextrq_rm64_xmm_imm8], extract::<Legacy, u64>);
-    t.handler(
-        [Pinsrb_xmm_r32m8_imm8, Pinsrb_xmm_r64m8_imm8],
-        insert::<Legacy, u8>,
-    );
+    t.handler([Pinsrb_xmm_r32m8_imm8, Pinsrb_xmm_r64m8_imm8], insert::<Legacy, u8>);
     t.handler([Pinsrd_xmm_rm32_imm8], insert::<Legacy, u32>);
     t.handler([Pinsrq_xmm_rm64_imm8], insert::<Legacy, u64>);
     t.handler([Insertps_xmm_xmmm32_imm8], insertps::<Legacy>);
     t.handler([Movntdqa_xmm_m128], movntdqa);
-    t.handlers(
-        [Roundps_xmm_xmmm128_imm8],
-        by_rounding::<Legacy, Roundps, Xmm>,
-        by_rounding::<Legacy, Roundps, Aligned>,
-    );
-    t.handlers(
-        [Roundpd_xmm_xmmm128_imm8],
-        by_rounding::<Legacy, Roundpd, Xmm>,
-        by_rounding::<Legacy, Roundpd, Aligned>,
-    );
-    t.handlers(
-        [Roundss_xmm_xmmm32_imm8],
-        by_rounding::<Legacy, Roundss, Xmm>,
-        by_rounding::<Legacy, Roundss, Low<u32>>,
-    );
-    t.handlers(
-        [Roundsd_xmm_xmmm64_imm8],
-        by_rounding::<Legacy, Roundsd, Xmm>,
-        by_rounding::<Legacy, Roundsd, Low<u64>>,
-    );
+    t.handlers([Roundps_xmm_xmmm128_imm8], by_rounding::<Legacy, Roundps, Xmm>, by_rounding::<Legacy, Roundps, Aligned>);
+    t.handlers([Roundpd_xmm_xmmm128_imm8], by_rounding::<Legacy, Roundpd, Xmm>, by_rounding::<Legacy, Roundpd, Aligned>);
+    t.handlers([Roundss_xmm_xmmm32_imm8], by_rounding::<Legacy, Roundss, Xmm>, by_rounding::<Legacy, Roundss, Low<u32>>);
+    t.handlers([Roundsd_xmm_xmmm64_imm8], by_rounding::<Legacy, Roundsd, Xmm>, by_rounding::<Legacy, Roundsd, Low<u64>>);
     t.handler([Dpps_xmm_xmmm128_imm8], dot::<Dpps>);
     t.handler([Dppd_xmm_xmmm128_imm8], dot::<Dppd>);
 }

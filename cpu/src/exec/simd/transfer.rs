@@ -323,83 +323,25 @@ fn movnti<T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     Ok(Flow::Next)
 }
 
+#[rustfmt::skip]
 pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     use Code::*;
-    t.handlers(
-        [Movaps_xmm_xmmm128, Movapd_xmm_xmmm128, Movdqa_xmm_xmmm128],
-        mov,
-        load_aligned,
-    );
-    t.handlers(
-        [Movaps_xmmm128_xmm, Movapd_xmmm128_xmm, Movdqa_xmmm128_xmm],
-        mov,
-        store_aligned,
-    );
-    t.handlers(
-        [Movups_xmm_xmmm128, Movupd_xmm_xmmm128, Movdqu_xmm_xmmm128],
-        mov,
-        load_unaligned,
-    );
-    t.handlers(
-        [Movups_xmmm128_xmm, Movupd_xmmm128_xmm, Movdqu_xmmm128_xmm],
-        mov,
-        store_unaligned,
-    );
+    t.handlers([Movaps_xmm_xmmm128, Movapd_xmm_xmmm128, Movdqa_xmm_xmmm128], mov, load_aligned);
+    t.handlers([Movaps_xmmm128_xmm, Movapd_xmmm128_xmm, Movdqa_xmmm128_xmm], mov, store_aligned);
+    t.handlers([Movups_xmm_xmmm128, Movupd_xmm_xmmm128, Movdqu_xmm_xmmm128], mov, load_unaligned);
+    t.handlers([Movups_xmmm128_xmm, Movupd_xmmm128_xmm, Movdqu_xmmm128_xmm], mov, store_unaligned);
     t.handler([Lddqu_xmm_m128], load_unaligned);
-    t.handler(
-        [Movntps_m128_xmm, Movntpd_m128_xmm, Movntdq_m128_xmm],
-        store_aligned,
-    );
-    t.handlers(
-        [Movss_xmm_xmmm32],
-        movss_reg::<Legacy>,
-        load_low::<Legacy, u32>,
-    );
-    t.handlers(
-        [Movss_xmmm32_xmm],
-        movss_reg::<Legacy>,
-        store_low::<Legacy, u32>,
-    );
-    t.handlers(
-        [Movsd_xmm_xmmm64],
-        movsd_reg::<Legacy>,
-        load_low::<Legacy, u64>,
-    );
-    t.handlers(
-        [Movsd_xmmm64_xmm],
-        movsd_reg::<Legacy>,
-        store_low::<Legacy, u64>,
-    );
-    t.handlers(
-        [Movd_xmm_rm32],
-        xmm_from_gpr::<Legacy, u32>,
-        load_low::<Legacy, u32>,
-    );
-    t.handlers(
-        [Movq_xmm_rm64],
-        xmm_from_gpr::<Legacy, u64>,
-        load_low::<Legacy, u64>,
-    );
-    t.handlers(
-        [Movd_rm32_xmm],
-        gpr_from_xmm::<Legacy, u32>,
-        store_low::<Legacy, u32>,
-    );
-    t.handlers(
-        [Movq_rm64_xmm],
-        gpr_from_xmm::<Legacy, u64>,
-        store_low::<Legacy, u64>,
-    );
-    t.handlers(
-        [Movq_xmm_xmmm64],
-        movq_reg::<Legacy>,
-        load_low::<Legacy, u64>,
-    );
-    t.handlers(
-        [Movq_xmmm64_xmm],
-        movq_reg::<Legacy>,
-        store_low::<Legacy, u64>,
-    );
+    t.handler([Movntps_m128_xmm, Movntpd_m128_xmm, Movntdq_m128_xmm], store_aligned);
+    t.handlers([Movss_xmm_xmmm32], movss_reg::<Legacy>, load_low::<Legacy, u32>);
+    t.handlers([Movss_xmmm32_xmm], movss_reg::<Legacy>, store_low::<Legacy, u32>);
+    t.handlers([Movsd_xmm_xmmm64], movsd_reg::<Legacy>, load_low::<Legacy, u64>);
+    t.handlers([Movsd_xmmm64_xmm], movsd_reg::<Legacy>, store_low::<Legacy, u64>);
+    t.handlers([Movd_xmm_rm32], xmm_from_gpr::<Legacy, u32>, load_low::<Legacy, u32>);
+    t.handlers([Movq_xmm_rm64], xmm_from_gpr::<Legacy, u64>, load_low::<Legacy, u64>);
+    t.handlers([Movd_rm32_xmm], gpr_from_xmm::<Legacy, u32>, store_low::<Legacy, u32>);
+    t.handlers([Movq_rm64_xmm], gpr_from_xmm::<Legacy, u64>, store_low::<Legacy, u64>);
+    t.handlers([Movq_xmm_xmmm64], movq_reg::<Legacy>, load_low::<Legacy, u64>);
+    t.handlers([Movq_xmmm64_xmm], movq_reg::<Legacy>, store_low::<Legacy, u64>);
     t.handlers([Movd_mm_rm32], mm_from_gpr::<u32>, mm_load::<u32>);
     t.handlers([Movq_mm_rm64], mm_from_gpr::<u64>, mm_load::<u64>);
     t.handlers([Movd_rm32_mm], gpr_from_mm::<u32>, mm_store::<u32>);
@@ -416,21 +358,10 @@ pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     t.handler([Movq2dq_xmm_mm], movq2dq);
     t.handler([Movdq2q_mm_xmm], movdq2q);
     t.handler([Emms], emms);
-    t.handlers(
-        [Pinsrw_mm_r32m16_imm8, Pinsrw_mm_r64m16_imm8],
-        pinsrw_mm_reg,
-        pinsrw_mm_mem,
-    );
-    t.handlers(
-        [Pinsrw_xmm_r32m16_imm8, Pinsrw_xmm_r64m16_imm8],
-        pinsrw_xmm_reg::<Legacy>,
-        pinsrw_xmm_mem::<Legacy>,
-    );
+    t.handlers([Pinsrw_mm_r32m16_imm8, Pinsrw_mm_r64m16_imm8], pinsrw_mm_reg, pinsrw_mm_mem);
+    t.handlers([Pinsrw_xmm_r32m16_imm8, Pinsrw_xmm_r64m16_imm8], pinsrw_xmm_reg::<Legacy>, pinsrw_xmm_mem::<Legacy>);
     t.handler([Pextrw_r32_mm_imm8, Pextrw_r64_mm_imm8], pextrw_mm);
-    t.handler(
-        [Pextrw_r32_xmm_imm8, Pextrw_r64_xmm_imm8],
-        pextrw_xmm::<Legacy>,
-    );
+    t.handler([Pextrw_r32_xmm_imm8, Pextrw_r64_xmm_imm8], pextrw_xmm::<Legacy>);
     t.handler([Pmovmskb_r32_mm, Pmovmskb_r64_mm], pmovmskb_mm);
     t.handler([Pmovmskb_r32_xmm, Pmovmskb_r64_xmm], pmovmskb_xmm::<Legacy>);
     t.handler([Movmskps_r32_xmm, Movmskps_r64_xmm], movmskps::<Legacy>);

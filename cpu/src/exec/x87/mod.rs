@@ -197,6 +197,7 @@ fn try_store(cpu: &mut Cpu, insn: &Insn) -> Exec {
     Ok(Flow::Next)
 }
 
+#[rustfmt::skip]
 pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     use Code::*;
     control::rows(t);
@@ -271,28 +272,8 @@ pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
         ],
         register,
     );
-    t.handler(
-        [
-            Fcmovb_st0_sti,
-            Fcmove_st0_sti,
-            Fcmovbe_st0_sti,
-            Fcmovu_st0_sti,
-            Fcmovnb_st0_sti,
-            Fcmovne_st0_sti,
-            Fcmovnbe_st0_sti,
-            Fcmovnu_st0_sti,
-        ],
-        conditional,
-    );
-    t.handler(
-        [
-            Fucomi_st0_sti,
-            Fcomi_st0_sti,
-            Fucomip_st0_sti,
-            Fcomip_st0_sti,
-        ],
-        compare,
-    );
+    t.handler([Fcmovb_st0_sti, Fcmove_st0_sti, Fcmovbe_st0_sti, Fcmovu_st0_sti, Fcmovnb_st0_sti, Fcmovne_st0_sti, Fcmovnbe_st0_sti, Fcmovnu_st0_sti], conditional);
+    t.handler([Fucomi_st0_sti, Fcomi_st0_sti, Fucomip_st0_sti, Fcomip_st0_sti], compare);
     t.handler(
         [
             Fadd_m32fp,

@@ -138,6 +138,7 @@ pub(super) fn scalar<B: Backend, K: Float, T: Int>(t: &mut Table<B>, code: Code)
     );
 }
 
+#[rustfmt::skip]
 pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     use Code::*;
     binary::<B, Addps>(t, VEX_Vaddps_xmm_xmm_xmmm128, VEX_Vaddps_ymm_ymm_ymmm256);
@@ -176,77 +177,25 @@ pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     binary::<B, Haddpd>(t, VEX_Vhaddpd_xmm_xmm_xmmm128, VEX_Vhaddpd_ymm_ymm_ymmm256);
     binary::<B, Hsubps>(t, VEX_Vhsubps_xmm_xmm_xmmm128, VEX_Vhsubps_ymm_ymm_ymmm256);
     binary::<B, Hsubpd>(t, VEX_Vhsubpd_xmm_xmm_xmmm128, VEX_Vhsubpd_ymm_ymm_ymmm256);
-    binary::<B, Addsubps>(
-        t,
-        VEX_Vaddsubps_xmm_xmm_xmmm128,
-        VEX_Vaddsubps_ymm_ymm_ymmm256,
-    );
-    binary::<B, Addsubpd>(
-        t,
-        VEX_Vaddsubpd_xmm_xmm_xmmm128,
-        VEX_Vaddsubpd_ymm_ymm_ymmm256,
-    );
+    binary::<B, Addsubps>(t, VEX_Vaddsubps_xmm_xmm_xmmm128, VEX_Vaddsubps_ymm_ymm_ymmm256);
+    binary::<B, Addsubpd>(t, VEX_Vaddsubpd_xmm_xmm_xmmm128, VEX_Vaddsubpd_ymm_ymm_ymmm256);
     t.handler([VEX_Vroundps_xmm_xmmm128_imm8], round_lanes::<Roundps, 1>);
     t.handler([VEX_Vroundps_ymm_ymmm256_imm8], round_lanes::<Roundps, 2>);
     t.handler([VEX_Vroundpd_xmm_xmmm128_imm8], round_lanes::<Roundpd, 1>);
     t.handler([VEX_Vroundpd_ymm_ymmm256_imm8], round_lanes::<Roundpd, 2>);
-    t.handlers(
-        [VEX_Vroundss_xmm_xmm_xmmm32_imm8],
-        by_rounding::<TwoSources, Roundss, Xmm>,
-        by_rounding::<TwoSources, Roundss, Low<u32>>,
-    );
-    t.handlers(
-        [VEX_Vroundsd_xmm_xmm_xmmm64_imm8],
-        by_rounding::<TwoSources, Roundsd, Xmm>,
-        by_rounding::<TwoSources, Roundsd, Low<u64>>,
-    );
+    t.handlers([VEX_Vroundss_xmm_xmm_xmmm32_imm8], by_rounding::<TwoSources, Roundss, Xmm>, by_rounding::<TwoSources, Roundss, Low<u32>>);
+    t.handlers([VEX_Vroundsd_xmm_xmm_xmmm64_imm8], by_rounding::<TwoSources, Roundsd, Xmm>, by_rounding::<TwoSources, Roundsd, Low<u64>>);
     t.handler([VEX_Vdpps_xmm_xmm_xmmm128_imm8], dot::<Dpps, 1>);
     t.handler([VEX_Vdpps_ymm_ymm_ymmm256_imm8], dot::<Dpps, 2>);
     t.handler([VEX_Vdppd_xmm_xmm_xmmm128_imm8], dot::<Dppd, 1>);
-    t.handler(
-        [VEX_Vcmpps_xmm_xmm_xmmm128_imm8],
-        compare_lanes::<Vcmpps, 1>,
-    );
-    t.handler(
-        [VEX_Vcmpps_ymm_ymm_ymmm256_imm8],
-        compare_lanes::<Vcmpps, 2>,
-    );
-    t.handler(
-        [VEX_Vcmppd_xmm_xmm_xmmm128_imm8],
-        compare_lanes::<Vcmppd, 1>,
-    );
-    t.handler(
-        [VEX_Vcmppd_ymm_ymm_ymmm256_imm8],
-        compare_lanes::<Vcmppd, 2>,
-    );
-    t.handlers(
-        [VEX_Vcmpss_xmm_xmm_xmmm32_imm8],
-        compare_scalar::<Vcmpss, Xmm>,
-        compare_scalar::<Vcmpss, Low<u32>>,
-    );
-    t.handlers(
-        [VEX_Vcmpsd_xmm_xmm_xmmm64_imm8],
-        compare_scalar::<Vcmpsd, Xmm>,
-        compare_scalar::<Vcmpsd, Low<u64>>,
-    );
-    t.handlers(
-        [VEX_Vcomiss_xmm_xmmm32],
-        compare::<OneSource, Comiss, Xmm>,
-        compare::<OneSource, Comiss, Low<u32>>,
-    );
-    t.handlers(
-        [VEX_Vcomisd_xmm_xmmm64],
-        compare::<OneSource, Comisd, Xmm>,
-        compare::<OneSource, Comisd, Low<u64>>,
-    );
-    t.handlers(
-        [VEX_Vucomiss_xmm_xmmm32],
-        compare::<OneSource, Ucomiss, Xmm>,
-        compare::<OneSource, Ucomiss, Low<u32>>,
-    );
-    t.handlers(
-        [VEX_Vucomisd_xmm_xmmm64],
-        compare::<OneSource, Ucomisd, Xmm>,
-        compare::<OneSource, Ucomisd, Low<u64>>,
-    );
+    t.handler([VEX_Vcmpps_xmm_xmm_xmmm128_imm8], compare_lanes::<Vcmpps, 1>);
+    t.handler([VEX_Vcmpps_ymm_ymm_ymmm256_imm8], compare_lanes::<Vcmpps, 2>);
+    t.handler([VEX_Vcmppd_xmm_xmm_xmmm128_imm8], compare_lanes::<Vcmppd, 1>);
+    t.handler([VEX_Vcmppd_ymm_ymm_ymmm256_imm8], compare_lanes::<Vcmppd, 2>);
+    t.handlers([VEX_Vcmpss_xmm_xmm_xmmm32_imm8], compare_scalar::<Vcmpss, Xmm>, compare_scalar::<Vcmpss, Low<u32>>);
+    t.handlers([VEX_Vcmpsd_xmm_xmm_xmmm64_imm8], compare_scalar::<Vcmpsd, Xmm>, compare_scalar::<Vcmpsd, Low<u64>>);
+    t.handlers([VEX_Vcomiss_xmm_xmmm32], compare::<OneSource, Comiss, Xmm>, compare::<OneSource, Comiss, Low<u32>>);
+    t.handlers([VEX_Vcomisd_xmm_xmmm64], compare::<OneSource, Comisd, Xmm>, compare::<OneSource, Comisd, Low<u64>>);
+    t.handlers([VEX_Vucomiss_xmm_xmmm32], compare::<OneSource, Ucomiss, Xmm>, compare::<OneSource, Ucomiss, Low<u32>>);
+    t.handlers([VEX_Vucomisd_xmm_xmmm64], compare::<OneSource, Ucomisd, Xmm>, compare::<OneSource, Ucomisd, Low<u64>>);
 }

@@ -101,210 +101,67 @@ fn scalar<B: Backend, K: Fused, T: Int>(t: &mut Table<B>, code: Code) {
     t.handlers([code], lowest::<K, Xmm>, lowest::<K, Low<T>>);
 }
 
+#[rustfmt::skip]
 pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     use Code::*;
-    packed::<B, Vfmadd132ps>(
-        t,
-        VEX_Vfmadd132ps_xmm_xmm_xmmm128,
-        VEX_Vfmadd132ps_ymm_ymm_ymmm256,
-    );
-    packed::<B, Vfmadd132pd>(
-        t,
-        VEX_Vfmadd132pd_xmm_xmm_xmmm128,
-        VEX_Vfmadd132pd_ymm_ymm_ymmm256,
-    );
+    packed::<B, Vfmadd132ps>(t, VEX_Vfmadd132ps_xmm_xmm_xmmm128, VEX_Vfmadd132ps_ymm_ymm_ymmm256);
+    packed::<B, Vfmadd132pd>(t, VEX_Vfmadd132pd_xmm_xmm_xmmm128, VEX_Vfmadd132pd_ymm_ymm_ymmm256);
     scalar::<B, Vfmadd132ss, u32>(t, VEX_Vfmadd132ss_xmm_xmm_xmmm32);
     scalar::<B, Vfmadd132sd, u64>(t, VEX_Vfmadd132sd_xmm_xmm_xmmm64);
-    packed::<B, Vfmadd213ps>(
-        t,
-        VEX_Vfmadd213ps_xmm_xmm_xmmm128,
-        VEX_Vfmadd213ps_ymm_ymm_ymmm256,
-    );
-    packed::<B, Vfmadd213pd>(
-        t,
-        VEX_Vfmadd213pd_xmm_xmm_xmmm128,
-        VEX_Vfmadd213pd_ymm_ymm_ymmm256,
-    );
+    packed::<B, Vfmadd213ps>(t, VEX_Vfmadd213ps_xmm_xmm_xmmm128, VEX_Vfmadd213ps_ymm_ymm_ymmm256);
+    packed::<B, Vfmadd213pd>(t, VEX_Vfmadd213pd_xmm_xmm_xmmm128, VEX_Vfmadd213pd_ymm_ymm_ymmm256);
     scalar::<B, Vfmadd213ss, u32>(t, VEX_Vfmadd213ss_xmm_xmm_xmmm32);
     scalar::<B, Vfmadd213sd, u64>(t, VEX_Vfmadd213sd_xmm_xmm_xmmm64);
-    packed::<B, Vfmadd231ps>(
-        t,
-        VEX_Vfmadd231ps_xmm_xmm_xmmm128,
-        VEX_Vfmadd231ps_ymm_ymm_ymmm256,
-    );
-    packed::<B, Vfmadd231pd>(
-        t,
-        VEX_Vfmadd231pd_xmm_xmm_xmmm128,
-        VEX_Vfmadd231pd_ymm_ymm_ymmm256,
-    );
+    packed::<B, Vfmadd231ps>(t, VEX_Vfmadd231ps_xmm_xmm_xmmm128, VEX_Vfmadd231ps_ymm_ymm_ymmm256);
+    packed::<B, Vfmadd231pd>(t, VEX_Vfmadd231pd_xmm_xmm_xmmm128, VEX_Vfmadd231pd_ymm_ymm_ymmm256);
     scalar::<B, Vfmadd231ss, u32>(t, VEX_Vfmadd231ss_xmm_xmm_xmmm32);
     scalar::<B, Vfmadd231sd, u64>(t, VEX_Vfmadd231sd_xmm_xmm_xmmm64);
-    packed::<B, Vfmsub132ps>(
-        t,
-        VEX_Vfmsub132ps_xmm_xmm_xmmm128,
-        VEX_Vfmsub132ps_ymm_ymm_ymmm256,
-    );
-    packed::<B, Vfmsub132pd>(
-        t,
-        VEX_Vfmsub132pd_xmm_xmm_xmmm128,
-        VEX_Vfmsub132pd_ymm_ymm_ymmm256,
-    );
+    packed::<B, Vfmsub132ps>(t, VEX_Vfmsub132ps_xmm_xmm_xmmm128, VEX_Vfmsub132ps_ymm_ymm_ymmm256);
+    packed::<B, Vfmsub132pd>(t, VEX_Vfmsub132pd_xmm_xmm_xmmm128, VEX_Vfmsub132pd_ymm_ymm_ymmm256);
     scalar::<B, Vfmsub132ss, u32>(t, VEX_Vfmsub132ss_xmm_xmm_xmmm32);
     scalar::<B, Vfmsub132sd, u64>(t, VEX_Vfmsub132sd_xmm_xmm_xmmm64);
-    packed::<B, Vfmsub213ps>(
-        t,
-        VEX_Vfmsub213ps_xmm_xmm_xmmm128,
-        VEX_Vfmsub213ps_ymm_ymm_ymmm256,
-    );
-    packed::<B, Vfmsub213pd>(
-        t,
-        VEX_Vfmsub213pd_xmm_xmm_xmmm128,
-        VEX_Vfmsub213pd_ymm_ymm_ymmm256,
-    );
+    packed::<B, Vfmsub213ps>(t, VEX_Vfmsub213ps_xmm_xmm_xmmm128, VEX_Vfmsub213ps_ymm_ymm_ymmm256);
+    packed::<B, Vfmsub213pd>(t, VEX_Vfmsub213pd_xmm_xmm_xmmm128, VEX_Vfmsub213pd_ymm_ymm_ymmm256);
     scalar::<B, Vfmsub213ss, u32>(t, VEX_Vfmsub213ss_xmm_xmm_xmmm32);
     scalar::<B, Vfmsub213sd, u64>(t, VEX_Vfmsub213sd_xmm_xmm_xmmm64);
-    packed::<B, Vfmsub231ps>(
-        t,
-        VEX_Vfmsub231ps_xmm_xmm_xmmm128,
-        VEX_Vfmsub231ps_ymm_ymm_ymmm256,
-    );
-    packed::<B, Vfmsub231pd>(
-        t,
-        VEX_Vfmsub231pd_xmm_xmm_xmmm128,
-        VEX_Vfmsub231pd_ymm_ymm_ymmm256,
-    );
+    packed::<B, Vfmsub231ps>(t, VEX_Vfmsub231ps_xmm_xmm_xmmm128, VEX_Vfmsub231ps_ymm_ymm_ymmm256);
+    packed::<B, Vfmsub231pd>(t, VEX_Vfmsub231pd_xmm_xmm_xmmm128, VEX_Vfmsub231pd_ymm_ymm_ymmm256);
     scalar::<B, Vfmsub231ss, u32>(t, VEX_Vfmsub231ss_xmm_xmm_xmmm32);
     scalar::<B, Vfmsub231sd, u64>(t, VEX_Vfmsub231sd_xmm_xmm_xmmm64);
-    packed::<B, Vfnmadd132ps>(
-        t,
-        VEX_Vfnmadd132ps_xmm_xmm_xmmm128,
-        VEX_Vfnmadd132ps_ymm_ymm_ymmm256,
-    );
-    packed::<B, Vfnmadd132pd>(
-        t,
-        VEX_Vfnmadd132pd_xmm_xmm_xmmm128,
-        VEX_Vfnmadd132pd_ymm_ymm_ymmm256,
-    );
+    packed::<B, Vfnmadd132ps>(t, VEX_Vfnmadd132ps_xmm_xmm_xmmm128, VEX_Vfnmadd132ps_ymm_ymm_ymmm256);
+    packed::<B, Vfnmadd132pd>(t, VEX_Vfnmadd132pd_xmm_xmm_xmmm128, VEX_Vfnmadd132pd_ymm_ymm_ymmm256);
     scalar::<B, Vfnmadd132ss, u32>(t, VEX_Vfnmadd132ss_xmm_xmm_xmmm32);
     scalar::<B, Vfnmadd132sd, u64>(t, VEX_Vfnmadd132sd_xmm_xmm_xmmm64);
-    packed::<B, Vfnmadd213ps>(
-        t,
-        VEX_Vfnmadd213ps_xmm_xmm_xmmm128,
-        VEX_Vfnmadd213ps_ymm_ymm_ymmm256,
-    );
-    packed::<B, Vfnmadd213pd>(
-        t,
-        VEX_Vfnmadd213pd_xmm_xmm_xmmm128,
-        VEX_Vfnmadd213pd_ymm_ymm_ymmm256,
-    );
+    packed::<B, Vfnmadd213ps>(t, VEX_Vfnmadd213ps_xmm_xmm_xmmm128, VEX_Vfnmadd213ps_ymm_ymm_ymmm256);
+    packed::<B, Vfnmadd213pd>(t, VEX_Vfnmadd213pd_xmm_xmm_xmmm128, VEX_Vfnmadd213pd_ymm_ymm_ymmm256);
     scalar::<B, Vfnmadd213ss, u32>(t, VEX_Vfnmadd213ss_xmm_xmm_xmmm32);
     scalar::<B, Vfnmadd213sd, u64>(t, VEX_Vfnmadd213sd_xmm_xmm_xmmm64);
-    packed::<B, Vfnmadd231ps>(
-        t,
-        VEX_Vfnmadd231ps_xmm_xmm_xmmm128,
-        VEX_Vfnmadd231ps_ymm_ymm_ymmm256,
-    );
-    packed::<B, Vfnmadd231pd>(
-        t,
-        VEX_Vfnmadd231pd_xmm_xmm_xmmm128,
-        VEX_Vfnmadd231pd_ymm_ymm_ymmm256,
-    );
+    packed::<B, Vfnmadd231ps>(t, VEX_Vfnmadd231ps_xmm_xmm_xmmm128, VEX_Vfnmadd231ps_ymm_ymm_ymmm256);
+    packed::<B, Vfnmadd231pd>(t, VEX_Vfnmadd231pd_xmm_xmm_xmmm128, VEX_Vfnmadd231pd_ymm_ymm_ymmm256);
     scalar::<B, Vfnmadd231ss, u32>(t, VEX_Vfnmadd231ss_xmm_xmm_xmmm32);
     scalar::<B, Vfnmadd231sd, u64>(t, VEX_Vfnmadd231sd_xmm_xmm_xmmm64);
-    packed::<B, Vfnmsub132ps>(
-        t,
-        VEX_Vfnmsub132ps_xmm_xmm_xmmm128,
-        VEX_Vfnmsub132ps_ymm_ymm_ymmm256,
-    );
-    packed::<B, Vfnmsub132pd>(
-        t,
-        VEX_Vfnmsub132pd_xmm_xmm_xmmm128,
-        VEX_Vfnmsub132pd_ymm_ymm_ymmm256,
-    );
+    packed::<B, Vfnmsub132ps>(t, VEX_Vfnmsub132ps_xmm_xmm_xmmm128, VEX_Vfnmsub132ps_ymm_ymm_ymmm256);
+    packed::<B, Vfnmsub132pd>(t, VEX_Vfnmsub132pd_xmm_xmm_xmmm128, VEX_Vfnmsub132pd_ymm_ymm_ymmm256);
     scalar::<B, Vfnmsub132ss, u32>(t, VEX_Vfnmsub132ss_xmm_xmm_xmmm32);
     scalar::<B, Vfnmsub132sd, u64>(t, VEX_Vfnmsub132sd_xmm_xmm_xmmm64);
-    packed::<B, Vfnmsub213ps>(
-        t,
-        VEX_Vfnmsub213ps_xmm_xmm_xmmm128,
-        VEX_Vfnmsub213ps_ymm_ymm_ymmm256,
-    );
-    packed::<B, Vfnmsub213pd>(
-        t,
-        VEX_Vfnmsub213pd_xmm_xmm_xmmm128,
-        VEX_Vfnmsub213pd_ymm_ymm_ymmm256,
-    );
+    packed::<B, Vfnmsub213ps>(t, VEX_Vfnmsub213ps_xmm_xmm_xmmm128, VEX_Vfnmsub213ps_ymm_ymm_ymmm256);
+    packed::<B, Vfnmsub213pd>(t, VEX_Vfnmsub213pd_xmm_xmm_xmmm128, VEX_Vfnmsub213pd_ymm_ymm_ymmm256);
     scalar::<B, Vfnmsub213ss, u32>(t, VEX_Vfnmsub213ss_xmm_xmm_xmmm32);
     scalar::<B, Vfnmsub213sd, u64>(t, VEX_Vfnmsub213sd_xmm_xmm_xmmm64);
-    packed::<B, Vfnmsub231ps>(
-        t,
-        VEX_Vfnmsub231ps_xmm_xmm_xmmm128,
-        VEX_Vfnmsub231ps_ymm_ymm_ymmm256,
-    );
-    packed::<B, Vfnmsub231pd>(
-        t,
-        VEX_Vfnmsub231pd_xmm_xmm_xmmm128,
-        VEX_Vfnmsub231pd_ymm_ymm_ymmm256,
-    );
+    packed::<B, Vfnmsub231ps>(t, VEX_Vfnmsub231ps_xmm_xmm_xmmm128, VEX_Vfnmsub231ps_ymm_ymm_ymmm256);
+    packed::<B, Vfnmsub231pd>(t, VEX_Vfnmsub231pd_xmm_xmm_xmmm128, VEX_Vfnmsub231pd_ymm_ymm_ymmm256);
     scalar::<B, Vfnmsub231ss, u32>(t, VEX_Vfnmsub231ss_xmm_xmm_xmmm32);
     scalar::<B, Vfnmsub231sd, u64>(t, VEX_Vfnmsub231sd_xmm_xmm_xmmm64);
-    packed::<B, Vfmaddsub132ps>(
-        t,
-        VEX_Vfmaddsub132ps_xmm_xmm_xmmm128,
-        VEX_Vfmaddsub132ps_ymm_ymm_ymmm256,
-    );
-    packed::<B, Vfmaddsub132pd>(
-        t,
-        VEX_Vfmaddsub132pd_xmm_xmm_xmmm128,
-        VEX_Vfmaddsub132pd_ymm_ymm_ymmm256,
-    );
-    packed::<B, Vfmaddsub213ps>(
-        t,
-        VEX_Vfmaddsub213ps_xmm_xmm_xmmm128,
-        VEX_Vfmaddsub213ps_ymm_ymm_ymmm256,
-    );
-    packed::<B, Vfmaddsub213pd>(
-        t,
-        VEX_Vfmaddsub213pd_xmm_xmm_xmmm128,
-        VEX_Vfmaddsub213pd_ymm_ymm_ymmm256,
-    );
-    packed::<B, Vfmaddsub231ps>(
-        t,
-        VEX_Vfmaddsub231ps_xmm_xmm_xmmm128,
-        VEX_Vfmaddsub231ps_ymm_ymm_ymmm256,
-    );
-    packed::<B, Vfmaddsub231pd>(
-        t,
-        VEX_Vfmaddsub231pd_xmm_xmm_xmmm128,
-        VEX_Vfmaddsub231pd_ymm_ymm_ymmm256,
-    );
-    packed::<B, Vfmsubadd132ps>(
-        t,
-        VEX_Vfmsubadd132ps_xmm_xmm_xmmm128,
-        VEX_Vfmsubadd132ps_ymm_ymm_ymmm256,
-    );
-    packed::<B, Vfmsubadd132pd>(
-        t,
-        VEX_Vfmsubadd132pd_xmm_xmm_xmmm128,
-        VEX_Vfmsubadd132pd_ymm_ymm_ymmm256,
-    );
-    packed::<B, Vfmsubadd213ps>(
-        t,
-        VEX_Vfmsubadd213ps_xmm_xmm_xmmm128,
-        VEX_Vfmsubadd213ps_ymm_ymm_ymmm256,
-    );
-    packed::<B, Vfmsubadd213pd>(
-        t,
-        VEX_Vfmsubadd213pd_xmm_xmm_xmmm128,
-        VEX_Vfmsubadd213pd_ymm_ymm_ymmm256,
-    );
-    packed::<B, Vfmsubadd231ps>(
-        t,
-        VEX_Vfmsubadd231ps_xmm_xmm_xmmm128,
-        VEX_Vfmsubadd231ps_ymm_ymm_ymmm256,
-    );
-    packed::<B, Vfmsubadd231pd>(
-        t,
-        VEX_Vfmsubadd231pd_xmm_xmm_xmmm128,
-        VEX_Vfmsubadd231pd_ymm_ymm_ymmm256,
-    );
+    packed::<B, Vfmaddsub132ps>(t, VEX_Vfmaddsub132ps_xmm_xmm_xmmm128, VEX_Vfmaddsub132ps_ymm_ymm_ymmm256);
+    packed::<B, Vfmaddsub132pd>(t, VEX_Vfmaddsub132pd_xmm_xmm_xmmm128, VEX_Vfmaddsub132pd_ymm_ymm_ymmm256);
+    packed::<B, Vfmaddsub213ps>(t, VEX_Vfmaddsub213ps_xmm_xmm_xmmm128, VEX_Vfmaddsub213ps_ymm_ymm_ymmm256);
+    packed::<B, Vfmaddsub213pd>(t, VEX_Vfmaddsub213pd_xmm_xmm_xmmm128, VEX_Vfmaddsub213pd_ymm_ymm_ymmm256);
+    packed::<B, Vfmaddsub231ps>(t, VEX_Vfmaddsub231ps_xmm_xmm_xmmm128, VEX_Vfmaddsub231ps_ymm_ymm_ymmm256);
+    packed::<B, Vfmaddsub231pd>(t, VEX_Vfmaddsub231pd_xmm_xmm_xmmm128, VEX_Vfmaddsub231pd_ymm_ymm_ymmm256);
+    packed::<B, Vfmsubadd132ps>(t, VEX_Vfmsubadd132ps_xmm_xmm_xmmm128, VEX_Vfmsubadd132ps_ymm_ymm_ymmm256);
+    packed::<B, Vfmsubadd132pd>(t, VEX_Vfmsubadd132pd_xmm_xmm_xmmm128, VEX_Vfmsubadd132pd_ymm_ymm_ymmm256);
+    packed::<B, Vfmsubadd213ps>(t, VEX_Vfmsubadd213ps_xmm_xmm_xmmm128, VEX_Vfmsubadd213ps_ymm_ymm_ymmm256);
+    packed::<B, Vfmsubadd213pd>(t, VEX_Vfmsubadd213pd_xmm_xmm_xmmm128, VEX_Vfmsubadd213pd_ymm_ymm_ymmm256);
+    packed::<B, Vfmsubadd231ps>(t, VEX_Vfmsubadd231ps_xmm_xmm_xmmm128, VEX_Vfmsubadd231ps_ymm_ymm_ymmm256);
+    packed::<B, Vfmsubadd231pd>(t, VEX_Vfmsubadd231pd_xmm_xmm_xmmm128, VEX_Vfmsubadd231pd_ymm_ymm_ymmm256);
 }

@@ -60,38 +60,15 @@ fn gather<I: Int, T: Int, const N: usize>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     Ok(Flow::Next)
 }
 
+#[rustfmt::skip]
 pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     use Code::*;
-    t.handler(
-        [VEX_Vpgatherdd_xmm_vm32x_xmm, VEX_Vgatherdps_xmm_vm32x_xmm],
-        gather::<u32, u32, 4>,
-    );
-    t.handler(
-        [VEX_Vpgatherdd_ymm_vm32y_ymm, VEX_Vgatherdps_ymm_vm32y_ymm],
-        gather::<u32, u32, 8>,
-    );
-    t.handler(
-        [VEX_Vpgatherdq_xmm_vm32x_xmm, VEX_Vgatherdpd_xmm_vm32x_xmm],
-        gather::<u32, u64, 2>,
-    );
-    t.handler(
-        [VEX_Vpgatherdq_ymm_vm32x_ymm, VEX_Vgatherdpd_ymm_vm32x_ymm],
-        gather::<u32, u64, 4>,
-    );
-    t.handler(
-        [VEX_Vpgatherqd_xmm_vm64x_xmm, VEX_Vgatherqps_xmm_vm64x_xmm],
-        gather::<u64, u32, 2>,
-    );
-    t.handler(
-        [VEX_Vpgatherqd_xmm_vm64y_xmm, VEX_Vgatherqps_xmm_vm64y_xmm],
-        gather::<u64, u32, 4>,
-    );
-    t.handler(
-        [VEX_Vpgatherqq_xmm_vm64x_xmm, VEX_Vgatherqpd_xmm_vm64x_xmm],
-        gather::<u64, u64, 2>,
-    );
-    t.handler(
-        [VEX_Vpgatherqq_ymm_vm64y_ymm, VEX_Vgatherqpd_ymm_vm64y_ymm],
-        gather::<u64, u64, 4>,
-    );
+    t.handler([VEX_Vpgatherdd_xmm_vm32x_xmm, VEX_Vgatherdps_xmm_vm32x_xmm], gather::<u32, u32, 4>);
+    t.handler([VEX_Vpgatherdd_ymm_vm32y_ymm, VEX_Vgatherdps_ymm_vm32y_ymm], gather::<u32, u32, 8>);
+    t.handler([VEX_Vpgatherdq_xmm_vm32x_xmm, VEX_Vgatherdpd_xmm_vm32x_xmm], gather::<u32, u64, 2>);
+    t.handler([VEX_Vpgatherdq_ymm_vm32x_ymm, VEX_Vgatherdpd_ymm_vm32x_ymm], gather::<u32, u64, 4>);
+    t.handler([VEX_Vpgatherqd_xmm_vm64x_xmm, VEX_Vgatherqps_xmm_vm64x_xmm], gather::<u64, u32, 2>);
+    t.handler([VEX_Vpgatherqd_xmm_vm64y_xmm, VEX_Vgatherqps_xmm_vm64y_xmm], gather::<u64, u32, 4>);
+    t.handler([VEX_Vpgatherqq_xmm_vm64x_xmm, VEX_Vgatherqpd_xmm_vm64x_xmm], gather::<u64, u64, 2>);
+    t.handler([VEX_Vpgatherqq_ymm_vm64y_ymm, VEX_Vgatherqpd_ymm_vm64y_ymm], gather::<u64, u64, 4>);
 }

@@ -61,28 +61,13 @@ fn by_immediate<B: Backend, K: Packed>(t: &mut Table<B>, xmm: Code, ymm: Code) {
     t.handler([ymm], shift_imm::<K, 2>);
 }
 
+#[rustfmt::skip]
 pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     use Code::*;
-    binary::<B, Punpckldq>(
-        t,
-        VEX_Vunpcklps_xmm_xmm_xmmm128,
-        VEX_Vunpcklps_ymm_ymm_ymmm256,
-    );
-    binary::<B, Punpcklqdq>(
-        t,
-        VEX_Vunpcklpd_xmm_xmm_xmmm128,
-        VEX_Vunpcklpd_ymm_ymm_ymmm256,
-    );
-    binary::<B, Punpckhdq>(
-        t,
-        VEX_Vunpckhps_xmm_xmm_xmmm128,
-        VEX_Vunpckhps_ymm_ymm_ymmm256,
-    );
-    binary::<B, Punpckhqdq>(
-        t,
-        VEX_Vunpckhpd_xmm_xmm_xmmm128,
-        VEX_Vunpckhpd_ymm_ymm_ymmm256,
-    );
+    binary::<B, Punpckldq>(t, VEX_Vunpcklps_xmm_xmm_xmmm128, VEX_Vunpcklps_ymm_ymm_ymmm256);
+    binary::<B, Punpcklqdq>(t, VEX_Vunpcklpd_xmm_xmm_xmmm128, VEX_Vunpcklpd_ymm_ymm_ymmm256);
+    binary::<B, Punpckhdq>(t, VEX_Vunpckhps_xmm_xmm_xmmm128, VEX_Vunpckhps_ymm_ymm_ymmm256);
+    binary::<B, Punpckhqdq>(t, VEX_Vunpckhpd_xmm_xmm_xmmm128, VEX_Vunpckhpd_ymm_ymm_ymmm256);
     binary::<B, Pand>(t, VEX_Vandps_xmm_xmm_xmmm128, VEX_Vandps_ymm_ymm_ymmm256);
     binary::<B, Pand>(t, VEX_Vandpd_xmm_xmm_xmmm128, VEX_Vandpd_ymm_ymm_ymmm256);
     binary::<B, Pandn>(t, VEX_Vandnps_xmm_xmm_xmmm128, VEX_Vandnps_ymm_ymm_ymmm256);
@@ -91,129 +76,37 @@ pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     binary::<B, Por>(t, VEX_Vorpd_xmm_xmm_xmmm128, VEX_Vorpd_ymm_ymm_ymmm256);
     binary::<B, Pxor>(t, VEX_Vxorps_xmm_xmm_xmmm128, VEX_Vxorps_ymm_ymm_ymmm256);
     binary::<B, Pxor>(t, VEX_Vxorpd_xmm_xmm_xmmm128, VEX_Vxorpd_ymm_ymm_ymmm256);
-    binary::<B, Punpcklbw>(
-        t,
-        VEX_Vpunpcklbw_xmm_xmm_xmmm128,
-        VEX_Vpunpcklbw_ymm_ymm_ymmm256,
-    );
-    binary::<B, Punpcklwd>(
-        t,
-        VEX_Vpunpcklwd_xmm_xmm_xmmm128,
-        VEX_Vpunpcklwd_ymm_ymm_ymmm256,
-    );
-    binary::<B, Punpckldq>(
-        t,
-        VEX_Vpunpckldq_xmm_xmm_xmmm128,
-        VEX_Vpunpckldq_ymm_ymm_ymmm256,
-    );
-    binary::<B, Packsswb>(
-        t,
-        VEX_Vpacksswb_xmm_xmm_xmmm128,
-        VEX_Vpacksswb_ymm_ymm_ymmm256,
-    );
-    binary::<B, Pcmpgtb>(
-        t,
-        VEX_Vpcmpgtb_xmm_xmm_xmmm128,
-        VEX_Vpcmpgtb_ymm_ymm_ymmm256,
-    );
-    binary::<B, Pcmpgtw>(
-        t,
-        VEX_Vpcmpgtw_xmm_xmm_xmmm128,
-        VEX_Vpcmpgtw_ymm_ymm_ymmm256,
-    );
-    binary::<B, Pcmpgtd>(
-        t,
-        VEX_Vpcmpgtd_xmm_xmm_xmmm128,
-        VEX_Vpcmpgtd_ymm_ymm_ymmm256,
-    );
-    binary::<B, Packuswb>(
-        t,
-        VEX_Vpackuswb_xmm_xmm_xmmm128,
-        VEX_Vpackuswb_ymm_ymm_ymmm256,
-    );
-    binary::<B, Punpckhbw>(
-        t,
-        VEX_Vpunpckhbw_xmm_xmm_xmmm128,
-        VEX_Vpunpckhbw_ymm_ymm_ymmm256,
-    );
-    binary::<B, Punpckhwd>(
-        t,
-        VEX_Vpunpckhwd_xmm_xmm_xmmm128,
-        VEX_Vpunpckhwd_ymm_ymm_ymmm256,
-    );
-    binary::<B, Punpckhdq>(
-        t,
-        VEX_Vpunpckhdq_xmm_xmm_xmmm128,
-        VEX_Vpunpckhdq_ymm_ymm_ymmm256,
-    );
-    binary::<B, Packssdw>(
-        t,
-        VEX_Vpackssdw_xmm_xmm_xmmm128,
-        VEX_Vpackssdw_ymm_ymm_ymmm256,
-    );
-    binary::<B, Punpcklqdq>(
-        t,
-        VEX_Vpunpcklqdq_xmm_xmm_xmmm128,
-        VEX_Vpunpcklqdq_ymm_ymm_ymmm256,
-    );
-    binary::<B, Punpckhqdq>(
-        t,
-        VEX_Vpunpckhqdq_xmm_xmm_xmmm128,
-        VEX_Vpunpckhqdq_ymm_ymm_ymmm256,
-    );
-    binary::<B, Pcmpeqb>(
-        t,
-        VEX_Vpcmpeqb_xmm_xmm_xmmm128,
-        VEX_Vpcmpeqb_ymm_ymm_ymmm256,
-    );
-    binary::<B, Pcmpeqw>(
-        t,
-        VEX_Vpcmpeqw_xmm_xmm_xmmm128,
-        VEX_Vpcmpeqw_ymm_ymm_ymmm256,
-    );
-    binary::<B, Pcmpeqd>(
-        t,
-        VEX_Vpcmpeqd_xmm_xmm_xmmm128,
-        VEX_Vpcmpeqd_ymm_ymm_ymmm256,
-    );
-    binary::<B, Shufps>(
-        t,
-        VEX_Vshufps_xmm_xmm_xmmm128_imm8,
-        VEX_Vshufps_ymm_ymm_ymmm256_imm8,
-    );
+    binary::<B, Punpcklbw>(t, VEX_Vpunpcklbw_xmm_xmm_xmmm128, VEX_Vpunpcklbw_ymm_ymm_ymmm256);
+    binary::<B, Punpcklwd>(t, VEX_Vpunpcklwd_xmm_xmm_xmmm128, VEX_Vpunpcklwd_ymm_ymm_ymmm256);
+    binary::<B, Punpckldq>(t, VEX_Vpunpckldq_xmm_xmm_xmmm128, VEX_Vpunpckldq_ymm_ymm_ymmm256);
+    binary::<B, Packsswb>(t, VEX_Vpacksswb_xmm_xmm_xmmm128, VEX_Vpacksswb_ymm_ymm_ymmm256);
+    binary::<B, Pcmpgtb>(t, VEX_Vpcmpgtb_xmm_xmm_xmmm128, VEX_Vpcmpgtb_ymm_ymm_ymmm256);
+    binary::<B, Pcmpgtw>(t, VEX_Vpcmpgtw_xmm_xmm_xmmm128, VEX_Vpcmpgtw_ymm_ymm_ymmm256);
+    binary::<B, Pcmpgtd>(t, VEX_Vpcmpgtd_xmm_xmm_xmmm128, VEX_Vpcmpgtd_ymm_ymm_ymmm256);
+    binary::<B, Packuswb>(t, VEX_Vpackuswb_xmm_xmm_xmmm128, VEX_Vpackuswb_ymm_ymm_ymmm256);
+    binary::<B, Punpckhbw>(t, VEX_Vpunpckhbw_xmm_xmm_xmmm128, VEX_Vpunpckhbw_ymm_ymm_ymmm256);
+    binary::<B, Punpckhwd>(t, VEX_Vpunpckhwd_xmm_xmm_xmmm128, VEX_Vpunpckhwd_ymm_ymm_ymmm256);
+    binary::<B, Punpckhdq>(t, VEX_Vpunpckhdq_xmm_xmm_xmmm128, VEX_Vpunpckhdq_ymm_ymm_ymmm256);
+    binary::<B, Packssdw>(t, VEX_Vpackssdw_xmm_xmm_xmmm128, VEX_Vpackssdw_ymm_ymm_ymmm256);
+    binary::<B, Punpcklqdq>(t, VEX_Vpunpcklqdq_xmm_xmm_xmmm128, VEX_Vpunpcklqdq_ymm_ymm_ymmm256);
+    binary::<B, Punpckhqdq>(t, VEX_Vpunpckhqdq_xmm_xmm_xmmm128, VEX_Vpunpckhqdq_ymm_ymm_ymmm256);
+    binary::<B, Pcmpeqb>(t, VEX_Vpcmpeqb_xmm_xmm_xmmm128, VEX_Vpcmpeqb_ymm_ymm_ymmm256);
+    binary::<B, Pcmpeqw>(t, VEX_Vpcmpeqw_xmm_xmm_xmmm128, VEX_Vpcmpeqw_ymm_ymm_ymmm256);
+    binary::<B, Pcmpeqd>(t, VEX_Vpcmpeqd_xmm_xmm_xmmm128, VEX_Vpcmpeqd_ymm_ymm_ymmm256);
+    binary::<B, Shufps>(t, VEX_Vshufps_xmm_xmm_xmmm128_imm8, VEX_Vshufps_ymm_ymm_ymmm256_imm8);
     binary::<B, Paddq>(t, VEX_Vpaddq_xmm_xmm_xmmm128, VEX_Vpaddq_ymm_ymm_ymmm256);
     binary::<B, Pmullw>(t, VEX_Vpmullw_xmm_xmm_xmmm128, VEX_Vpmullw_ymm_ymm_ymmm256);
-    binary::<B, Psubusb>(
-        t,
-        VEX_Vpsubusb_xmm_xmm_xmmm128,
-        VEX_Vpsubusb_ymm_ymm_ymmm256,
-    );
-    binary::<B, Psubusw>(
-        t,
-        VEX_Vpsubusw_xmm_xmm_xmmm128,
-        VEX_Vpsubusw_ymm_ymm_ymmm256,
-    );
+    binary::<B, Psubusb>(t, VEX_Vpsubusb_xmm_xmm_xmmm128, VEX_Vpsubusb_ymm_ymm_ymmm256);
+    binary::<B, Psubusw>(t, VEX_Vpsubusw_xmm_xmm_xmmm128, VEX_Vpsubusw_ymm_ymm_ymmm256);
     binary::<B, Pminub>(t, VEX_Vpminub_xmm_xmm_xmmm128, VEX_Vpminub_ymm_ymm_ymmm256);
     binary::<B, Pand>(t, VEX_Vpand_xmm_xmm_xmmm128, VEX_Vpand_ymm_ymm_ymmm256);
-    binary::<B, Paddusb>(
-        t,
-        VEX_Vpaddusb_xmm_xmm_xmmm128,
-        VEX_Vpaddusb_ymm_ymm_ymmm256,
-    );
-    binary::<B, Paddusw>(
-        t,
-        VEX_Vpaddusw_xmm_xmm_xmmm128,
-        VEX_Vpaddusw_ymm_ymm_ymmm256,
-    );
+    binary::<B, Paddusb>(t, VEX_Vpaddusb_xmm_xmm_xmmm128, VEX_Vpaddusb_ymm_ymm_ymmm256);
+    binary::<B, Paddusw>(t, VEX_Vpaddusw_xmm_xmm_xmmm128, VEX_Vpaddusw_ymm_ymm_ymmm256);
     binary::<B, Pmaxub>(t, VEX_Vpmaxub_xmm_xmm_xmmm128, VEX_Vpmaxub_ymm_ymm_ymmm256);
     binary::<B, Pandn>(t, VEX_Vpandn_xmm_xmm_xmmm128, VEX_Vpandn_ymm_ymm_ymmm256);
     binary::<B, Pavgb>(t, VEX_Vpavgb_xmm_xmm_xmmm128, VEX_Vpavgb_ymm_ymm_ymmm256);
     binary::<B, Pavgw>(t, VEX_Vpavgw_xmm_xmm_xmmm128, VEX_Vpavgw_ymm_ymm_ymmm256);
-    binary::<B, Pmulhuw>(
-        t,
-        VEX_Vpmulhuw_xmm_xmm_xmmm128,
-        VEX_Vpmulhuw_ymm_ymm_ymmm256,
-    );
+    binary::<B, Pmulhuw>(t, VEX_Vpmulhuw_xmm_xmm_xmmm128, VEX_Vpmulhuw_ymm_ymm_ymmm256);
     binary::<B, Pmulhw>(t, VEX_Vpmulhw_xmm_xmm_xmmm128, VEX_Vpmulhw_ymm_ymm_ymmm256);
     binary::<B, Psubsb>(t, VEX_Vpsubsb_xmm_xmm_xmmm128, VEX_Vpsubsb_ymm_ymm_ymmm256);
     binary::<B, Psubsw>(t, VEX_Vpsubsw_xmm_xmm_xmmm128, VEX_Vpsubsw_ymm_ymm_ymmm256);
@@ -223,16 +116,8 @@ pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     binary::<B, Paddsw>(t, VEX_Vpaddsw_xmm_xmm_xmmm128, VEX_Vpaddsw_ymm_ymm_ymmm256);
     binary::<B, Pmaxsw>(t, VEX_Vpmaxsw_xmm_xmm_xmmm128, VEX_Vpmaxsw_ymm_ymm_ymmm256);
     binary::<B, Pxor>(t, VEX_Vpxor_xmm_xmm_xmmm128, VEX_Vpxor_ymm_ymm_ymmm256);
-    binary::<B, Pmuludq>(
-        t,
-        VEX_Vpmuludq_xmm_xmm_xmmm128,
-        VEX_Vpmuludq_ymm_ymm_ymmm256,
-    );
-    binary::<B, Pmaddwd>(
-        t,
-        VEX_Vpmaddwd_xmm_xmm_xmmm128,
-        VEX_Vpmaddwd_ymm_ymm_ymmm256,
-    );
+    binary::<B, Pmuludq>(t, VEX_Vpmuludq_xmm_xmm_xmmm128, VEX_Vpmuludq_ymm_ymm_ymmm256);
+    binary::<B, Pmaddwd>(t, VEX_Vpmaddwd_xmm_xmm_xmmm128, VEX_Vpmaddwd_ymm_ymm_ymmm256);
     binary::<B, Psadbw>(t, VEX_Vpsadbw_xmm_xmm_xmmm128, VEX_Vpsadbw_ymm_ymm_ymmm256);
     binary::<B, Psubb>(t, VEX_Vpsubb_xmm_xmm_xmmm128, VEX_Vpsubb_ymm_ymm_ymmm256);
     binary::<B, Psubw>(t, VEX_Vpsubw_xmm_xmm_xmmm128, VEX_Vpsubw_ymm_ymm_ymmm256);
@@ -244,47 +129,19 @@ pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     binary::<B, Pshufb>(t, VEX_Vpshufb_xmm_xmm_xmmm128, VEX_Vpshufb_ymm_ymm_ymmm256);
     binary::<B, Phaddw>(t, VEX_Vphaddw_xmm_xmm_xmmm128, VEX_Vphaddw_ymm_ymm_ymmm256);
     binary::<B, Phaddd>(t, VEX_Vphaddd_xmm_xmm_xmmm128, VEX_Vphaddd_ymm_ymm_ymmm256);
-    binary::<B, Phaddsw>(
-        t,
-        VEX_Vphaddsw_xmm_xmm_xmmm128,
-        VEX_Vphaddsw_ymm_ymm_ymmm256,
-    );
-    binary::<B, Pmaddubsw>(
-        t,
-        VEX_Vpmaddubsw_xmm_xmm_xmmm128,
-        VEX_Vpmaddubsw_ymm_ymm_ymmm256,
-    );
+    binary::<B, Phaddsw>(t, VEX_Vphaddsw_xmm_xmm_xmmm128, VEX_Vphaddsw_ymm_ymm_ymmm256);
+    binary::<B, Pmaddubsw>(t, VEX_Vpmaddubsw_xmm_xmm_xmmm128, VEX_Vpmaddubsw_ymm_ymm_ymmm256);
     binary::<B, Phsubw>(t, VEX_Vphsubw_xmm_xmm_xmmm128, VEX_Vphsubw_ymm_ymm_ymmm256);
     binary::<B, Phsubd>(t, VEX_Vphsubd_xmm_xmm_xmmm128, VEX_Vphsubd_ymm_ymm_ymmm256);
-    binary::<B, Phsubsw>(
-        t,
-        VEX_Vphsubsw_xmm_xmm_xmmm128,
-        VEX_Vphsubsw_ymm_ymm_ymmm256,
-    );
+    binary::<B, Phsubsw>(t, VEX_Vphsubsw_xmm_xmm_xmmm128, VEX_Vphsubsw_ymm_ymm_ymmm256);
     binary::<B, Psignb>(t, VEX_Vpsignb_xmm_xmm_xmmm128, VEX_Vpsignb_ymm_ymm_ymmm256);
     binary::<B, Psignw>(t, VEX_Vpsignw_xmm_xmm_xmmm128, VEX_Vpsignw_ymm_ymm_ymmm256);
     binary::<B, Psignd>(t, VEX_Vpsignd_xmm_xmm_xmmm128, VEX_Vpsignd_ymm_ymm_ymmm256);
-    binary::<B, Pmulhrsw>(
-        t,
-        VEX_Vpmulhrsw_xmm_xmm_xmmm128,
-        VEX_Vpmulhrsw_ymm_ymm_ymmm256,
-    );
+    binary::<B, Pmulhrsw>(t, VEX_Vpmulhrsw_xmm_xmm_xmmm128, VEX_Vpmulhrsw_ymm_ymm_ymmm256);
     binary::<B, Pmuldq>(t, VEX_Vpmuldq_xmm_xmm_xmmm128, VEX_Vpmuldq_ymm_ymm_ymmm256);
-    binary::<B, Pcmpeqq>(
-        t,
-        VEX_Vpcmpeqq_xmm_xmm_xmmm128,
-        VEX_Vpcmpeqq_ymm_ymm_ymmm256,
-    );
-    binary::<B, Packusdw>(
-        t,
-        VEX_Vpackusdw_xmm_xmm_xmmm128,
-        VEX_Vpackusdw_ymm_ymm_ymmm256,
-    );
-    binary::<B, Pcmpgtq>(
-        t,
-        VEX_Vpcmpgtq_xmm_xmm_xmmm128,
-        VEX_Vpcmpgtq_ymm_ymm_ymmm256,
-    );
+    binary::<B, Pcmpeqq>(t, VEX_Vpcmpeqq_xmm_xmm_xmmm128, VEX_Vpcmpeqq_ymm_ymm_ymmm256);
+    binary::<B, Packusdw>(t, VEX_Vpackusdw_xmm_xmm_xmmm128, VEX_Vpackusdw_ymm_ymm_ymmm256);
+    binary::<B, Pcmpgtq>(t, VEX_Vpcmpgtq_xmm_xmm_xmmm128, VEX_Vpcmpgtq_ymm_ymm_ymmm256);
     binary::<B, Pminsb>(t, VEX_Vpminsb_xmm_xmm_xmmm128, VEX_Vpminsb_ymm_ymm_ymmm256);
     binary::<B, Pminsd>(t, VEX_Vpminsd_xmm_xmm_xmmm128, VEX_Vpminsd_ymm_ymm_ymmm256);
     binary::<B, Pminuw>(t, VEX_Vpminuw_xmm_xmm_xmmm128, VEX_Vpminuw_ymm_ymm_ymmm256);
@@ -294,59 +151,19 @@ pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     binary::<B, Pmaxuw>(t, VEX_Vpmaxuw_xmm_xmm_xmmm128, VEX_Vpmaxuw_ymm_ymm_ymmm256);
     binary::<B, Pmaxud>(t, VEX_Vpmaxud_xmm_xmm_xmmm128, VEX_Vpmaxud_ymm_ymm_ymmm256);
     binary::<B, Pmulld>(t, VEX_Vpmulld_xmm_xmm_xmmm128, VEX_Vpmulld_ymm_ymm_ymmm256);
-    binary::<B, Pblendw>(
-        t,
-        VEX_Vpblendw_xmm_xmm_xmmm128_imm8,
-        VEX_Vpblendw_ymm_ymm_ymmm256_imm8,
-    );
-    binary::<B, Palignr>(
-        t,
-        VEX_Vpalignr_xmm_xmm_xmmm128_imm8,
-        VEX_Vpalignr_ymm_ymm_ymmm256_imm8,
-    );
+    binary::<B, Pblendw>(t, VEX_Vpblendw_xmm_xmm_xmmm128_imm8, VEX_Vpblendw_ymm_ymm_ymmm256_imm8);
+    binary::<B, Palignr>(t, VEX_Vpalignr_xmm_xmm_xmmm128_imm8, VEX_Vpalignr_ymm_ymm_ymmm256_imm8);
     // Each lane has bits of its own in the immediate.
-    binary_in_steps::<B, Shufpd, 2>(
-        t,
-        VEX_Vshufpd_xmm_xmm_xmmm128_imm8,
-        VEX_Vshufpd_ymm_ymm_ymmm256_imm8,
-    );
-    binary_in_steps::<B, Blendps, 4>(
-        t,
-        VEX_Vpblendd_xmm_xmm_xmmm128_imm8,
-        VEX_Vpblendd_ymm_ymm_ymmm256_imm8,
-    );
-    binary_in_steps::<B, Blendps, 4>(
-        t,
-        VEX_Vblendps_xmm_xmm_xmmm128_imm8,
-        VEX_Vblendps_ymm_ymm_ymmm256_imm8,
-    );
-    binary_in_steps::<B, Blendpd, 2>(
-        t,
-        VEX_Vblendpd_xmm_xmm_xmmm128_imm8,
-        VEX_Vblendpd_ymm_ymm_ymmm256_imm8,
-    );
-    binary_in_steps::<B, Mpsadbw, 3>(
-        t,
-        VEX_Vmpsadbw_xmm_xmm_xmmm128_imm8,
-        VEX_Vmpsadbw_ymm_ymm_ymmm256_imm8,
-    );
+    binary_in_steps::<B, Shufpd, 2>(t, VEX_Vshufpd_xmm_xmm_xmmm128_imm8, VEX_Vshufpd_ymm_ymm_ymmm256_imm8);
+    binary_in_steps::<B, Blendps, 4>(t, VEX_Vpblendd_xmm_xmm_xmmm128_imm8, VEX_Vpblendd_ymm_ymm_ymmm256_imm8);
+    binary_in_steps::<B, Blendps, 4>(t, VEX_Vblendps_xmm_xmm_xmmm128_imm8, VEX_Vblendps_ymm_ymm_ymmm256_imm8);
+    binary_in_steps::<B, Blendpd, 2>(t, VEX_Vblendpd_xmm_xmm_xmmm128_imm8, VEX_Vblendpd_ymm_ymm_ymmm256_imm8);
+    binary_in_steps::<B, Mpsadbw, 3>(t, VEX_Vmpsadbw_xmm_xmm_xmmm128_imm8, VEX_Vmpsadbw_ymm_ymm_ymmm256_imm8);
     unary::<B, Movsldup>(t, VEX_Vmovsldup_xmm_xmmm128, VEX_Vmovsldup_ymm_ymmm256);
     unary::<B, Movshdup>(t, VEX_Vmovshdup_xmm_xmmm128, VEX_Vmovshdup_ymm_ymmm256);
-    unary::<B, Pshufd>(
-        t,
-        VEX_Vpshufd_xmm_xmmm128_imm8,
-        VEX_Vpshufd_ymm_ymmm256_imm8,
-    );
-    unary::<B, Pshufhw>(
-        t,
-        VEX_Vpshufhw_xmm_xmmm128_imm8,
-        VEX_Vpshufhw_ymm_ymmm256_imm8,
-    );
-    unary::<B, Pshuflw>(
-        t,
-        VEX_Vpshuflw_xmm_xmmm128_imm8,
-        VEX_Vpshuflw_ymm_ymmm256_imm8,
-    );
+    unary::<B, Pshufd>(t, VEX_Vpshufd_xmm_xmmm128_imm8, VEX_Vpshufd_ymm_ymmm256_imm8);
+    unary::<B, Pshufhw>(t, VEX_Vpshufhw_xmm_xmmm128_imm8, VEX_Vpshufhw_ymm_ymmm256_imm8);
+    unary::<B, Pshuflw>(t, VEX_Vpshuflw_xmm_xmmm128_imm8, VEX_Vpshuflw_ymm_ymmm256_imm8);
     unary::<B, Pabsb>(t, VEX_Vpabsb_xmm_xmmm128, VEX_Vpabsb_ymm_ymmm256);
     unary::<B, Pabsw>(t, VEX_Vpabsw_xmm_xmmm128, VEX_Vpabsw_ymm_ymmm256);
     unary::<B, Pabsd>(t, VEX_Vpabsd_xmm_xmmm128, VEX_Vpabsd_ymm_ymmm256);

@@ -173,40 +173,17 @@ fn doubles(cpu: &mut Cpu, insn: &Insn) -> Exec {
     signs::<2>(cpu, insn, double_signs)
 }
 
+#[rustfmt::skip]
 pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     use Code::*;
-    t.handler(
-        [VEX_Vmaskmovps_xmm_xmm_m128, VEX_Vpmaskmovd_xmm_xmm_m128],
-        masked_load::<u32, 4>,
-    );
-    t.handler(
-        [VEX_Vmaskmovps_ymm_ymm_m256, VEX_Vpmaskmovd_ymm_ymm_m256],
-        masked_load::<u32, 8>,
-    );
-    t.handler(
-        [VEX_Vmaskmovpd_xmm_xmm_m128, VEX_Vpmaskmovq_xmm_xmm_m128],
-        masked_load::<u64, 2>,
-    );
-    t.handler(
-        [VEX_Vmaskmovpd_ymm_ymm_m256, VEX_Vpmaskmovq_ymm_ymm_m256],
-        masked_load::<u64, 4>,
-    );
-    t.handler(
-        [VEX_Vmaskmovps_m128_xmm_xmm, VEX_Vpmaskmovd_m128_xmm_xmm],
-        masked_store::<u32, 4>,
-    );
-    t.handler(
-        [VEX_Vmaskmovps_m256_ymm_ymm, VEX_Vpmaskmovd_m256_ymm_ymm],
-        masked_store::<u32, 8>,
-    );
-    t.handler(
-        [VEX_Vmaskmovpd_m128_xmm_xmm, VEX_Vpmaskmovq_m128_xmm_xmm],
-        masked_store::<u64, 2>,
-    );
-    t.handler(
-        [VEX_Vmaskmovpd_m256_ymm_ymm, VEX_Vpmaskmovq_m256_ymm_ymm],
-        masked_store::<u64, 4>,
-    );
+    t.handler([VEX_Vmaskmovps_xmm_xmm_m128, VEX_Vpmaskmovd_xmm_xmm_m128], masked_load::<u32, 4>);
+    t.handler([VEX_Vmaskmovps_ymm_ymm_m256, VEX_Vpmaskmovd_ymm_ymm_m256], masked_load::<u32, 8>);
+    t.handler([VEX_Vmaskmovpd_xmm_xmm_m128, VEX_Vpmaskmovq_xmm_xmm_m128], masked_load::<u64, 2>);
+    t.handler([VEX_Vmaskmovpd_ymm_ymm_m256, VEX_Vpmaskmovq_ymm_ymm_m256], masked_load::<u64, 4>);
+    t.handler([VEX_Vmaskmovps_m128_xmm_xmm, VEX_Vpmaskmovd_m128_xmm_xmm], masked_store::<u32, 4>);
+    t.handler([VEX_Vmaskmovps_m256_ymm_ymm, VEX_Vpmaskmovd_m256_ymm_ymm], masked_store::<u32, 8>);
+    t.handler([VEX_Vmaskmovpd_m128_xmm_xmm, VEX_Vpmaskmovq_m128_xmm_xmm], masked_store::<u64, 2>);
+    t.handler([VEX_Vmaskmovpd_m256_ymm_ymm, VEX_Vpmaskmovq_m256_ymm_ymm], masked_store::<u64, 4>);
     t.handler([VEX_Vblendvps_xmm_xmm_xmmm128_xmm], blendv::<Blendvps, 1>);
     t.handler([VEX_Vblendvps_ymm_ymm_ymmm256_ymm], blendv::<Blendvps, 2>);
     t.handler([VEX_Vblendvpd_xmm_xmm_xmmm128_xmm], blendv::<Blendvpd, 1>);

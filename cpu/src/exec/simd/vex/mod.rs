@@ -175,30 +175,16 @@ fn unary<B: Backend, K: Packed>(t: &mut Table<B>, xmm: Code, ymm: Code) {
 }
 
 /// The rows of AES and carry-less multiplication. Those on YMM registers are VAES and VPCLMULQDQ.
+#[rustfmt::skip]
 fn aes<B: Backend>(t: &mut Table<B>) {
     use Code::*;
     binary::<B, Aesenc>(t, VEX_Vaesenc_xmm_xmm_xmmm128, VEX_Vaesenc_ymm_ymm_ymmm256);
-    binary::<B, Aesenclast>(
-        t,
-        VEX_Vaesenclast_xmm_xmm_xmmm128,
-        VEX_Vaesenclast_ymm_ymm_ymmm256,
-    );
+    binary::<B, Aesenclast>(t, VEX_Vaesenclast_xmm_xmm_xmmm128, VEX_Vaesenclast_ymm_ymm_ymmm256);
     binary::<B, Aesdec>(t, VEX_Vaesdec_xmm_xmm_xmmm128, VEX_Vaesdec_ymm_ymm_ymmm256);
-    binary::<B, Aesdeclast>(
-        t,
-        VEX_Vaesdeclast_xmm_xmm_xmmm128,
-        VEX_Vaesdeclast_ymm_ymm_ymmm256,
-    );
-    binary::<B, Pclmulqdq>(
-        t,
-        VEX_Vpclmulqdq_xmm_xmm_xmmm128_imm8,
-        VEX_Vpclmulqdq_ymm_ymm_ymmm256_imm8,
-    );
+    binary::<B, Aesdeclast>(t, VEX_Vaesdeclast_xmm_xmm_xmmm128, VEX_Vaesdeclast_ymm_ymm_ymmm256);
+    binary::<B, Pclmulqdq>(t, VEX_Vpclmulqdq_xmm_xmm_xmmm128_imm8, VEX_Vpclmulqdq_ymm_ymm_ymmm256_imm8);
     t.handler([VEX_Vaesimc_xmm_xmmm128], one_source::<Aesimc, 0, 1>);
-    t.handler(
-        [VEX_Vaeskeygenassist_xmm_xmmm128_imm8],
-        one_source::<Aeskeygenassist, 0, 1>,
-    );
+    t.handler([VEX_Vaeskeygenassist_xmm_xmmm128_imm8], one_source::<Aeskeygenassist, 0, 1>);
 }
 
 pub(super) fn rows<B: Backend>(t: &mut Table<B>) {

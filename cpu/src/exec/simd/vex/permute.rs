@@ -66,39 +66,16 @@ fn permute_lanes(cpu: &mut Cpu, insn: &Insn) -> Exec {
     Ok(Flow::Next)
 }
 
+#[rustfmt::skip]
 pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     use Code::*;
-    binary::<B, Permilps>(
-        t,
-        VEX_Vpermilps_xmm_xmm_xmmm128,
-        VEX_Vpermilps_ymm_ymm_ymmm256,
-    );
-    binary::<B, Permilpd>(
-        t,
-        VEX_Vpermilpd_xmm_xmm_xmmm128,
-        VEX_Vpermilpd_ymm_ymm_ymmm256,
-    );
-    unary::<B, Pshufd>(
-        t,
-        VEX_Vpermilps_xmm_xmmm128_imm8,
-        VEX_Vpermilps_ymm_ymmm256_imm8,
-    );
+    binary::<B, Permilps>(t, VEX_Vpermilps_xmm_xmm_xmmm128, VEX_Vpermilps_ymm_ymm_ymmm256);
+    binary::<B, Permilpd>(t, VEX_Vpermilpd_xmm_xmm_xmmm128, VEX_Vpermilpd_ymm_ymm_ymmm256);
+    unary::<B, Pshufd>(t, VEX_Vpermilps_xmm_xmmm128_imm8, VEX_Vpermilps_ymm_ymmm256_imm8);
     // VPERMILPD by an immediate is SHUFPD with both sources the same.
     t.handler([VEX_Vpermilpd_xmm_xmmm128_imm8], one_source::<Shufpd, 2, 1>);
     t.handler([VEX_Vpermilpd_ymm_ymmm256_imm8], one_source::<Shufpd, 2, 2>);
-    t.handler(
-        [VEX_Vpermd_ymm_ymm_ymmm256, VEX_Vpermps_ymm_ymm_ymmm256],
-        permute_singles,
-    );
-    t.handler(
-        [VEX_Vpermq_ymm_ymmm256_imm8, VEX_Vpermpd_ymm_ymmm256_imm8],
-        permute_doubles,
-    );
-    t.handler(
-        [
-            VEX_Vperm2f128_ymm_ymm_ymmm256_imm8,
-            VEX_Vperm2i128_ymm_ymm_ymmm256_imm8,
-        ],
-        permute_lanes,
-    );
+    t.handler([VEX_Vpermd_ymm_ymm_ymmm256, VEX_Vpermps_ymm_ymm_ymmm256], permute_singles);
+    t.handler([VEX_Vpermq_ymm_ymmm256_imm8, VEX_Vpermpd_ymm_ymmm256_imm8], permute_doubles);
+    t.handler([VEX_Vperm2f128_ymm_ymm_ymmm256_imm8, VEX_Vperm2i128_ymm_ymm_ymmm256_imm8], permute_lanes);
 }
