@@ -2,6 +2,7 @@
 
 use iced_x86::Code;
 
+use crate::exec::native::FlagEffect;
 use crate::exec::table::{Backend, Table};
 use crate::insn::{Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
@@ -107,10 +108,14 @@ fn cmpxchg16b(cpu: &mut Cpu, insn: &Insn) -> Exec {
 
 pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     use Code::*;
-    t.handlers([Xadd_rm8_r8], xadd_reg::<u8>, xadd_mem::<u8>);
-    t.handlers([Xadd_rm16_r16], xadd_reg::<u16>, xadd_mem::<u16>);
-    t.handlers([Xadd_rm32_r32], xadd_reg::<u32>, xadd_mem::<u32>);
-    t.handlers([Xadd_rm64_r64], xadd_reg::<u64>, xadd_mem::<u64>);
+    t.handlers([Xadd_rm8_r8], xadd_reg::<u8>, xadd_mem::<u8>)
+        .integer(FlagEffect::Arithmetic);
+    t.handlers([Xadd_rm16_r16], xadd_reg::<u16>, xadd_mem::<u16>)
+        .integer(FlagEffect::Arithmetic);
+    t.handlers([Xadd_rm32_r32], xadd_reg::<u32>, xadd_mem::<u32>)
+        .integer(FlagEffect::Arithmetic);
+    t.handlers([Xadd_rm64_r64], xadd_reg::<u64>, xadd_mem::<u64>)
+        .integer(FlagEffect::Arithmetic);
     t.handlers([Cmpxchg_rm8_r8], cmpxchg_reg::<u8>, cmpxchg_mem::<u8>);
     t.handlers([Cmpxchg_rm16_r16], cmpxchg_reg::<u16>, cmpxchg_mem::<u16>);
     t.handlers([Cmpxchg_rm32_r32], cmpxchg_reg::<u32>, cmpxchg_mem::<u32>);

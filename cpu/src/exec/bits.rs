@@ -2,6 +2,7 @@
 
 use iced_x86::Code;
 
+use crate::exec::native::FlagEffect;
 use crate::exec::table::{Backend, Handler, Table};
 use crate::insn::{Abort, Exec, Flow, Insn, reg};
 use crate::processor::cpu::Cpu;
@@ -155,8 +156,10 @@ fn bit<B: Backend, const KIND: u8>(t: &mut Table<B>, imm: [Code; 3], reg: [Code;
     for ((imm, reg), [reg_imm, mem_imm, reg_reg, mem_reg, addend]) in
         imm.into_iter().zip(reg).zip(handlers)
     {
-        t.handlers([imm], reg_imm, mem_imm);
-        t.handlers([reg], reg_reg, mem_reg);
+        t.handlers([imm], reg_imm, mem_imm)
+            .integer(FlagEffect::BitTest);
+        t.handlers([reg], reg_reg, mem_reg)
+            .integer(FlagEffect::BitTest);
         t.set_addend([reg], addend);
     }
 }
@@ -184,9 +187,9 @@ pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     t.handler([Bsr_r16_rm16], bsr::<u16>);
     t.handler([Bsr_r32_rm32], bsr::<u32>);
     t.handler([Bsr_r64_rm64], bsr::<u64>);
-    t.handler([Popcnt_r16_rm16], popcnt::<u16>);
-    t.handler([Popcnt_r32_rm32], popcnt::<u32>);
-    t.handler([Popcnt_r64_rm64], popcnt::<u64>);
+    t.handler([Popcnt_r16_rm16], popcnt::<u16>).integer(FlagEffect::Arithmetic);
+    t.handler([Popcnt_r32_rm32], popcnt::<u32>).integer(FlagEffect::Arithmetic);
+    t.handler([Popcnt_r64_rm64], popcnt::<u64>).integer(FlagEffect::Arithmetic);
     t.handler([Crc32_r32_rm8, Crc32_r64_rm8], crc32::<u8>);
     t.handler([Crc32_r32_rm16], crc32::<u16>);
     t.handler([Crc32_r32_rm32], crc32::<u32>);

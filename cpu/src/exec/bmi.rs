@@ -8,6 +8,7 @@ use std::marker::PhantomData;
 
 use iced_x86::Code;
 
+use crate::exec::native::FlagEffect;
 use crate::exec::table::{Backend, Handler, Table};
 use crate::insn::{Abort, Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
@@ -267,34 +268,36 @@ impl<O: Shift, C: Count> By<O, C> {
 }
 
 /// The rows of an instruction with operands of 32 and 64 bits.
-fn wide<B: Backend>(t: &mut Table<B>, codes: [Code; 2], handlers: [Handler; 2]) {
+fn wide<B: Backend>(t: &mut Table<B>, flags: FlagEffect, codes: [Code; 2], handlers: [Handler; 2]) {
     for (code, handler) in codes.into_iter().zip(handlers) {
-        t.handler([code], handler);
+        t.handler([code], handler).integer(flags);
     }
 }
 
 #[rustfmt::skip]
 pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     use Code::*;
-    t.handler([Tzcnt_r16_rm16], tzcnt::<u16>);
-    t.handler([Tzcnt_r32_rm32], tzcnt::<u32>);
-    t.handler([Tzcnt_r64_rm64], tzcnt::<u64>);
-    t.handler([Lzcnt_r16_rm16], lzcnt::<u16>);
-    t.handler([Lzcnt_r32_rm32], lzcnt::<u32>);
-    t.handler([Lzcnt_r64_rm64], lzcnt::<u64>);
-    wide(t, [VEX_Andn_r32_r32_rm32, VEX_Andn_r64_r64_rm64], [andn::<u32>, andn::<u64>]);
-    wide(t, [VEX_Blsr_r32_rm32, VEX_Blsr_r64_rm64], [lowest_bit::<Blsr, u32>, lowest_bit::<Blsr, u64>]);
-    wide(t, [VEX_Blsmsk_r32_rm32, VEX_Blsmsk_r64_rm64], [lowest_bit::<Blsmsk, u32>, lowest_bit::<Blsmsk, u64>]);
-    wide(t, [VEX_Blsi_r32_rm32, VEX_Blsi_r64_rm64], [lowest_bit::<Blsi, u32>, lowest_bit::<Blsi, u64>]);
-    wide(t, [VEX_Bextr_r32_rm32_r32, VEX_Bextr_r64_rm64_r64], [bextr::<u32>, bextr::<u64>]);
-    wide(t, [VEX_Bzhi_r32_rm32_r32, VEX_Bzhi_r64_rm64_r64], [bzhi::<u32>, bzhi::<u64>]);
-    wide(t, [VEX_Pdep_r32_r32_rm32, VEX_Pdep_r64_r64_rm64], [pdep::<u32>, pdep::<u64>]);
-    wide(t, [VEX_Pext_r32_r32_rm32, VEX_Pext_r64_r64_rm64], [pext::<u32>, pext::<u64>]);
-    wide(t, [VEX_Mulx_r32_r32_rm32, VEX_Mulx_r64_r64_rm64], [mulx::<u32>, mulx::<u64>]);
-    wide(t, [Adcx_r32_rm32, Adcx_r64_rm64], [adcx::<u32>, adcx::<u64>]);
-    wide(t, [Adox_r32_rm32, Adox_r64_rm64], [adox::<u32>, adox::<u64>]);
-    wide(t, [VEX_Rorx_r32_rm32_imm8, VEX_Rorx_r64_rm64_imm8], [By::<Rorx, Immediate>::execute::<u32>, By::<Rorx, Immediate>::execute::<u64>]);
-    wide(t, [VEX_Sarx_r32_rm32_r32, VEX_Sarx_r64_rm64_r64], [By::<Sarx, Register>::execute::<u32>, By::<Sarx, Register>::execute::<u64>]);
-    wide(t, [VEX_Shlx_r32_rm32_r32, VEX_Shlx_r64_rm64_r64], [By::<Shlx, Register>::execute::<u32>, By::<Shlx, Register>::execute::<u64>]);
-    wide(t, [VEX_Shrx_r32_rm32_r32, VEX_Shrx_r64_rm64_r64], [By::<Shrx, Register>::execute::<u32>, By::<Shrx, Register>::execute::<u64>]);
+    t.handler([Tzcnt_r16_rm16], tzcnt::<u16>).integer(FlagEffect::Result);
+    t.handler([Tzcnt_r32_rm32], tzcnt::<u32>).integer(FlagEffect::Result);
+    t.handler([Tzcnt_r64_rm64], tzcnt::<u64>).integer(FlagEffect::Result);
+    t.handler([Lzcnt_r16_rm16], lzcnt::<u16>).integer(FlagEffect::Result);
+    t.handler([Lzcnt_r32_rm32], lzcnt::<u32>).integer(FlagEffect::Result);
+    t.handler([Lzcnt_r64_rm64], lzcnt::<u64>).integer(FlagEffect::Result);
+    wide(t, FlagEffect::Result, [VEX_Andn_r32_r32_rm32, VEX_Andn_r64_r64_rm64], [andn::<u32>, andn::<u64>]);
+    wide(t, FlagEffect::Result, [VEX_Blsr_r32_rm32, VEX_Blsr_r64_rm64], [lowest_bit::<Blsr, u32>, lowest_bit::<Blsr, u64>]);
+    wide(t, FlagEffect::Result, [VEX_Blsmsk_r32_rm32, VEX_Blsmsk_r64_rm64], [lowest_bit::<Blsmsk, u32>, lowest_bit::<Blsmsk, u64>]);
+    wide(t, FlagEffect::Result, [VEX_Blsi_r32_rm32, VEX_Blsi_r64_rm64], [lowest_bit::<Blsi, u32>, lowest_bit::<Blsi, u64>]);
+    wide(t, FlagEffect::Result, [VEX_Bextr_r32_rm32_r32, VEX_Bextr_r64_rm64_r64], [bextr::<u32>, bextr::<u64>]);
+    wide(t, FlagEffect::Result, [VEX_Bzhi_r32_rm32_r32, VEX_Bzhi_r64_rm64_r64], [bzhi::<u32>, bzhi::<u64>]);
+    wide(t, FlagEffect::Keeps, [VEX_Pdep_r32_r32_rm32, VEX_Pdep_r64_r64_rm64], [pdep::<u32>, pdep::<u64>]);
+    wide(t, FlagEffect::Keeps, [VEX_Pext_r32_r32_rm32, VEX_Pext_r64_r64_rm64], [pext::<u32>, pext::<u64>]);
+    wide(t, FlagEffect::Keeps, [VEX_Mulx_r32_r32_rm32, VEX_Mulx_r64_r64_rm64], [mulx::<u32>, mulx::<u64>]);
+    t.handler([Adcx_r32_rm32], adcx::<u32>);
+    t.handler([Adcx_r64_rm64], adcx::<u64>);
+    t.handler([Adox_r32_rm32], adox::<u32>);
+    t.handler([Adox_r64_rm64], adox::<u64>);
+    wide(t, FlagEffect::Keeps, [VEX_Rorx_r32_rm32_imm8, VEX_Rorx_r64_rm64_imm8], [By::<Rorx, Immediate>::execute::<u32>, By::<Rorx, Immediate>::execute::<u64>]);
+    wide(t, FlagEffect::Keeps, [VEX_Sarx_r32_rm32_r32, VEX_Sarx_r64_rm64_r64], [By::<Sarx, Register>::execute::<u32>, By::<Sarx, Register>::execute::<u64>]);
+    wide(t, FlagEffect::Keeps, [VEX_Shlx_r32_rm32_r32, VEX_Shlx_r64_rm64_r64], [By::<Shlx, Register>::execute::<u32>, By::<Shlx, Register>::execute::<u64>]);
+    wide(t, FlagEffect::Keeps, [VEX_Shrx_r32_rm32_r32, VEX_Shrx_r64_rm64_r64], [By::<Shrx, Register>::execute::<u32>, By::<Shrx, Register>::execute::<u64>]);
 }

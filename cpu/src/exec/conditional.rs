@@ -2,6 +2,7 @@
 
 use iced_x86::Code;
 
+use crate::exec::native::FlagEffect;
 use crate::exec::table::{Backend, Inlined, Registers, Table};
 use crate::insn::{Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
@@ -11,6 +12,8 @@ use crate::state::int::Int;
 struct Cmov<const C: u8>;
 
 impl<const C: u8> Registers for Cmov<C> {
+    const FLAGS: Option<FlagEffect> = Some(FlagEffect::Keeps);
+
     #[inline(always)]
     fn execute<const N: u8, T: Int>(cpu: &mut Cpu, insn: &Insn, forwarded: u64) -> u64 {
         // A 32-bit destination is zero-extended even if nothing is moved (SDM Vol. 2A, CMOVcc).
@@ -25,6 +28,8 @@ impl<const C: u8> Registers for Cmov<C> {
 
 /// Memory is read even if the condition is not met.
 impl<const C: u8> Inlined for Cmov<C> {
+    const FLAGS: Option<FlagEffect> = Some(FlagEffect::Keeps);
+
     #[inline(always)]
     fn execute<const HIT: bool, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
         let m = cpu.load_if::<HIT, T>(cpu.ea(insn))?;
@@ -42,6 +47,8 @@ impl<const C: u8> Inlined for Cmov<C> {
 struct SetRegister<const C: u8>;
 
 impl<const C: u8> Inlined for SetRegister<C> {
+    const FLAGS: Option<FlagEffect> = Some(FlagEffect::Keeps);
+
     #[inline(always)]
     fn execute<const HIT: bool, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
         let v = u8::from(cpu.flags.cond::<C>());
@@ -54,6 +61,8 @@ impl<const C: u8> Inlined for SetRegister<C> {
 struct SetMemory<const C: u8>;
 
 impl<const C: u8> Inlined for SetMemory<C> {
+    const FLAGS: Option<FlagEffect> = Some(FlagEffect::Keeps);
+
     #[inline(always)]
     fn execute<const HIT: bool, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
         let v = u8::from(cpu.flags.cond::<C>());

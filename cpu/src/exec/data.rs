@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use iced_x86::Code;
 
 use crate::exec::alu::{Immediate, Register, Source};
+use crate::exec::native::FlagEffect;
 use crate::exec::table::{Backend, Inlined, Memory, Registers, Table};
 use crate::insn::operand::NONE;
 use crate::insn::{Abort, Exec, Flow, Insn, reg};
@@ -19,6 +20,8 @@ const DX: u8 = gpr::RDX as u8;
 struct Mov<S>(PhantomData<S>);
 
 impl<S: Source> Registers for Mov<S> {
+    const FLAGS: Option<FlagEffect> = Some(FlagEffect::Keeps);
+
     #[inline(always)]
     fn execute<const N: u8, T: Int>(cpu: &mut Cpu, insn: &Insn, forwarded: u64) -> u64 {
         let v = S::read::<N, T>(cpu, insn, forwarded);
@@ -28,6 +31,7 @@ impl<S: Source> Registers for Mov<S> {
 
 impl<S: Source> Memory for Mov<S> {
     const WRITES: bool = false;
+    const FLAGS: Option<FlagEffect> = Some(FlagEffect::Keeps);
 
     #[inline(always)]
     fn execute<const HIT: bool, const N: u8, T: Int>(
@@ -46,6 +50,7 @@ struct MovFromMemory;
 
 impl Memory for MovFromMemory {
     const WRITES: bool = true;
+    const FLAGS: Option<FlagEffect> = Some(FlagEffect::Keeps);
 
     #[inline(always)]
     fn execute<const HIT: bool, const N: u8, T: Int>(
@@ -83,6 +88,8 @@ impl Extension for Sign {
 struct Extend<E, S>(PhantomData<(E, S)>);
 
 impl<E: Extension, S: Int> Registers for Extend<E, S> {
+    const FLAGS: Option<FlagEffect> = Some(FlagEffect::Keeps);
+
     #[inline(always)]
     fn execute<const N: u8, T: Int>(cpu: &mut Cpu, insn: &Insn, forwarded: u64) -> u64 {
         let v = cpu.second::<N, S>(insn.src, forwarded);
@@ -92,6 +99,7 @@ impl<E: Extension, S: Int> Registers for Extend<E, S> {
 
 impl<E: Extension, S: Int> Memory for Extend<E, S> {
     const WRITES: bool = true;
+    const FLAGS: Option<FlagEffect> = Some(FlagEffect::Keeps);
 
     #[inline(always)]
     fn execute<const HIT: bool, const N: u8, T: Int>(
@@ -109,6 +117,7 @@ struct Lea;
 
 impl Memory for Lea {
     const WRITES: bool = true;
+    const FLAGS: Option<FlagEffect> = Some(FlagEffect::Keeps);
 
     #[inline(always)]
     fn execute<const HIT: bool, const N: u8, T: Int>(
@@ -231,19 +240,21 @@ pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     t.memory::<Extend<Sign, u32>, u64>(Movsxd_r64_rm32);
     t.memory_16_to_64::<Lea>([Lea_r16_m, Lea_r32_m, Lea_r64_m]);
 
-    t.handlers([Xchg_rm8_r8], xchg_reg_reg::<u8>, xchg_mem::<u8>);
-    t.handlers([Xchg_rm16_r16, Xchg_r16_AX], xchg_reg_reg::<u16>, xchg_mem::<u16>);
-    t.handlers([Xchg_rm32_r32, Xchg_r32_EAX], xchg_reg_reg::<u32>, xchg_mem::<u32>);
-    t.handlers([Xchg_rm64_r64, Xchg_r64_RAX], xchg_reg_reg::<u64>, xchg_mem::<u64>);
+    t.handlers([Xchg_rm8_r8], xchg_reg_reg::<u8>, xchg_mem::<u8>).integer(FlagEffect::Keeps);
+    t.handlers([Xchg_rm16_r16, Xchg_r16_AX], xchg_reg_reg::<u16>, xchg_mem::<u16>).integer(FlagEffect::Keeps);
+    t.handlers([Xchg_rm32_r32, Xchg_r32_EAX], xchg_reg_reg::<u32>, xchg_mem::<u32>).integer(FlagEffect::Keeps);
+    t.handlers([Xchg_rm64_r64, Xchg_r64_RAX], xchg_reg_reg::<u64>, xchg_mem::<u64>).integer(FlagEffect::Keeps);
+    t.explicit([Xchg_r16_AX, Xchg_r32_EAX, Xchg_r64_RAX], [Xchg_rm16_r16, Xchg_rm32_r32, Xchg_rm64_r64]);
+    // With 66H it has an undefined result.
     t.handler([Bswap_r16], bswap::<u16>);
-    t.handler([Bswap_r32], bswap::<u32>);
-    t.handler([Bswap_r64], bswap::<u64>);
-    t.handler([Movbe_r16_m16], movbe_load::<u16>);
-    t.handler([Movbe_r32_m32], movbe_load::<u32>);
-    t.handler([Movbe_r64_m64], movbe_load::<u64>);
-    t.handler([Movbe_m16_r16], movbe_store::<u16>);
-    t.handler([Movbe_m32_r32], movbe_store::<u32>);
-    t.handler([Movbe_m64_r64], movbe_store::<u64>);
+    t.handler([Bswap_r32], bswap::<u32>).integer(FlagEffect::Keeps);
+    t.handler([Bswap_r64], bswap::<u64>).integer(FlagEffect::Keeps);
+    t.handler([Movbe_r16_m16], movbe_load::<u16>).integer(FlagEffect::Keeps);
+    t.handler([Movbe_r32_m32], movbe_load::<u32>).integer(FlagEffect::Keeps);
+    t.handler([Movbe_r64_m64], movbe_load::<u64>).integer(FlagEffect::Keeps);
+    t.handler([Movbe_m16_r16], movbe_store::<u16>).integer(FlagEffect::Keeps);
+    t.handler([Movbe_m32_r32], movbe_store::<u32>).integer(FlagEffect::Keeps);
+    t.handler([Movbe_m64_r64], movbe_store::<u64>).integer(FlagEffect::Keeps);
     t.inlined::<SignExtendAccumulator<u8>, u16>(Cbw);
     t.inlined::<SignExtendAccumulator<u16>, u32>(Cwde);
     t.inlined::<SignExtendAccumulator<u32>, u64>(Cdqe);
@@ -264,4 +275,6 @@ fn mov<B: Backend>(t: &mut Table<B>) {
     t.registers_8_to_64::<Mov<Immediate>>([Mov_r8_imm8, Mov_r16_imm16, Mov_r32_imm32, Mov_r64_imm64]);
     t.memory_8_to_64::<MovFromMemory>([Mov_AL_moffs8, Mov_AX_moffs16, Mov_EAX_moffs32, Mov_RAX_moffs64]);
     t.memory_8_to_64::<Mov<Register>>([Mov_moffs8_AL, Mov_moffs16_AX, Mov_moffs32_EAX, Mov_moffs64_RAX]);
+    t.explicit([Mov_AL_moffs8, Mov_AX_moffs16, Mov_EAX_moffs32, Mov_RAX_moffs64], [Mov_r8_rm8, Mov_r16_rm16, Mov_r32_rm32, Mov_r64_rm64]);
+    t.explicit([Mov_moffs8_AL, Mov_moffs16_AX, Mov_moffs32_EAX, Mov_moffs64_RAX], [Mov_rm8_r8, Mov_rm16_r16, Mov_rm32_r32, Mov_rm64_r64]);
 }

@@ -22,6 +22,7 @@ mod fxsave;
 mod interrupt;
 mod io;
 mod muldiv;
+pub(crate) mod native;
 mod nop;
 mod random;
 mod segreg;

@@ -2,6 +2,7 @@
 
 use iced_x86::Code;
 
+use crate::exec::native::FlagEffect;
 use crate::exec::table::{Backend, Memory, Registers, Table};
 use crate::insn::{Abort, Exec, Flow, Insn, reg};
 use crate::processor::cpu::Cpu;
@@ -74,6 +75,8 @@ fn imul_into<T: Int>(cpu: &mut Cpu, insn: &Insn, a: T, b: T) -> u64 {
 struct Imul2;
 
 impl Registers for Imul2 {
+    const FLAGS: Option<FlagEffect> = Some(FlagEffect::Product);
+
     #[inline(always)]
     fn execute<const N: u8, T: Int>(cpu: &mut Cpu, insn: &Insn, forwarded: u64) -> u64 {
         let a = cpu.first::<N, T>(insn.dst, forwarded);
@@ -84,6 +87,7 @@ impl Registers for Imul2 {
 
 impl Memory for Imul2 {
     const WRITES: bool = true;
+    const FLAGS: Option<FlagEffect> = Some(FlagEffect::Product);
 
     #[inline(always)]
     fn execute<const HIT: bool, const N: u8, T: Int>(
@@ -100,6 +104,8 @@ impl Memory for Imul2 {
 struct Imul3;
 
 impl Registers for Imul3 {
+    const FLAGS: Option<FlagEffect> = Some(FlagEffect::Product);
+
     #[inline(always)]
     fn execute<const N: u8, T: Int>(cpu: &mut Cpu, insn: &Insn, forwarded: u64) -> u64 {
         let a = cpu.second::<N, T>(insn.src, forwarded);
@@ -109,6 +115,7 @@ impl Registers for Imul3 {
 
 impl Memory for Imul3 {
     const WRITES: bool = true;
+    const FLAGS: Option<FlagEffect> = Some(FlagEffect::Product);
 
     #[inline(always)]
     fn execute<const HIT: bool, const N: u8, T: Int>(

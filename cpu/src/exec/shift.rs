@@ -7,6 +7,7 @@ use std::marker::PhantomData;
 
 use iced_x86::Code;
 
+use crate::exec::native::FlagEffect;
 use crate::exec::table::{Backend, Handler, Inlined, Registers, Table};
 use crate::insn::operand::NONE;
 use crate::insn::{Exec, Flow, Insn};
@@ -17,6 +18,8 @@ use crate::state::int::Int;
 
 /// A shift of `a` by `n`, which has been masked to 5 or 6 bits and is not zero.
 trait Shift {
+    /// Its effect on the flags, if native code executes it as itself.
+    const FLAGS: Option<FlagEffect>;
     fn apply<T: Int>(cpu: &mut Cpu, a: T, n: u32) -> T;
 }
 
@@ -26,6 +29,7 @@ fn bit(v: u64, n: u32) -> bool {
 
 struct Shl;
 impl Shift for Shl {
+    const FLAGS: Option<FlagEffect> = Some(FlagEffect::Shift);
     #[inline(always)]
     fn apply<T: Int>(cpu: &mut Cpu, a: T, n: u32) -> T {
         // The count may exceed the width of bytes and words.
@@ -39,6 +43,7 @@ impl Shift for Shl {
 
 struct Shr;
 impl Shift for Shr {
+    const FLAGS: Option<FlagEffect> = Some(FlagEffect::Shift);
     #[inline(always)]
     fn apply<T: Int>(cpu: &mut Cpu, a: T, n: u32) -> T {
         let before = a.zext() >> (n - 1);
@@ -50,6 +55,7 @@ impl Shift for Shr {
 
 struct Sar;
 impl Shift for Sar {
+    const FLAGS: Option<FlagEffect> = Some(FlagEffect::Shift);
     #[inline(always)]
     fn apply<T: Int>(cpu: &mut Cpu, a: T, n: u32) -> T {
         let before = (a.sext() as i64) >> (n - 1);
@@ -61,6 +67,7 @@ impl Shift for Sar {
 
 struct Rol;
 impl Shift for Rol {
+    const FLAGS: Option<FlagEffect> = Some(FlagEffect::Rotate);
     #[inline(always)]
     fn apply<T: Int>(cpu: &mut Cpu, a: T, n: u32) -> T {
         let (a, k) = (a.zext(), n % T::BITS);
@@ -78,6 +85,7 @@ impl Shift for Rol {
 
 struct Ror;
 impl Shift for Ror {
+    const FLAGS: Option<FlagEffect> = Some(FlagEffect::Rotate);
     #[inline(always)]
     fn apply<T: Int>(cpu: &mut Cpu, a: T, n: u32) -> T {
         let (a, k) = (a.zext(), n % T::BITS);
@@ -107,6 +115,7 @@ fn through_carry<T: Int>(cpu: &Cpu, a: T, n: u32) -> (T, bool) {
 
 struct Rcl;
 impl Shift for Rcl {
+    const FLAGS: Option<FlagEffect> = None;
     #[inline(always)]
     fn apply<T: Int>(cpu: &mut Cpu, a: T, n: u32) -> T {
         let (r, cf) = through_carry(cpu, a, n);
@@ -117,6 +126,7 @@ impl Shift for Rcl {
 
 struct Rcr;
 impl Shift for Rcr {
+    const FLAGS: Option<FlagEffect> = None;
     #[inline(always)]
     fn apply<T: Int>(cpu: &mut Cpu, a: T, n: u32) -> T {
         let right = n % (T::BITS + 1);
@@ -161,6 +171,8 @@ impl Count for Cl {
 struct By<O, K>(PhantomData<(O, K)>);
 
 impl<O: Shift, K: Count> Registers for By<O, K> {
+    const FLAGS: Option<FlagEffect> = O::FLAGS;
+
     #[inline(always)]
     fn execute<const N: u8, T: Int>(cpu: &mut Cpu, insn: &Insn, forwarded: u64) -> u64 {
         let a = cpu.first::<N, T>(insn.dst, forwarded);
@@ -172,6 +184,8 @@ impl<O: Shift, K: Count> Registers for By<O, K> {
 }
 
 impl<O: Shift, K: Count> Inlined for By<O, K> {
+    const FLAGS: Option<FlagEffect> = O::FLAGS;
+
     #[inline(always)]
     fn execute<const HIT: bool, T: Int>(cpu: &mut Cpu, insn: &Insn) -> Exec {
         let n = masked::<T>(K::read::<NONE>(cpu, insn, 0));

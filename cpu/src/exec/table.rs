@@ -1,10 +1,12 @@
 //! The table of instructions: what executes each of iced-x86's [`Code`]s, for each backend.
 //!
 //! Each family has a function `rows` that fills in its rows. An instruction with ModRM has two
-//! entries: one for a register operand and one for a memory operand.
+//! entries: one for a register operand and one for a memory operand. A row also says how native
+//! code executes the instruction as itself, with host registers in place of the guest's.
 
 use iced_x86::Code;
 
+use crate::exec::native::{FlagEffect, Native, NativeForm, VectorForm};
 use crate::insn::{Abort, Exec, Insn};
 use crate::processor::cpu::Cpu;
 use crate::state::int::Int;
@@ -18,6 +20,8 @@ pub(crate) type Handler = fn(&mut Cpu, &Insn) -> Exec;
 pub(crate) trait Registers {
     /// Whether it writes its destination register.
     const WRITES: bool = true;
+    /// The effect on the flags, if native code executes the instruction as itself.
+    const FLAGS: Option<FlagEffect> = None;
 
     /// Executes it. `forwarded` is the value of operand `N` (see [`crate::insn::operand`]). Returns
     /// the value of the destination register, or `forwarded` if it writes none.
@@ -30,6 +34,8 @@ pub(crate) trait Registers {
 pub(crate) trait Memory {
     /// Whether it writes its destination register.
     const WRITES: bool;
+    /// See [`Registers::FLAGS`].
+    const FLAGS: Option<FlagEffect> = None;
 
     /// Executes it. `forwarded` is the value of register `N` of the address (see
     /// [`crate::insn::operand`]). With `HIT` it aborts, before it has changed anything, where the
@@ -49,6 +55,8 @@ pub(crate) trait Memory {
 pub(crate) trait Inlined {
     /// Whether a value that the instruction before has forwarded is still that of its register.
     const KEEPS_REGISTERS: bool = false;
+    /// See [`Registers::FLAGS`].
+    const FLAGS: Option<FlagEffect> = None;
 
     /// Executes it. With `HIT` it aborts, before it has changed anything, where the TLB alone does
     /// not find its memory operand.
@@ -82,6 +90,8 @@ struct Row<C> {
     /// What the instruction does before its memory operand's segment is checked, where an operation
     /// of its own computes the address.
     before_address: Option<Handler>,
+    /// How native code executes the instruction as itself, if it does.
+    native: Option<Native>,
 }
 
 /// What executes each instruction on a backend.
@@ -96,6 +106,7 @@ impl<B: Backend> Table<B> {
                 memory: None,
                 addend: None,
                 before_address: None,
+                native: None,
             })
             .take(Code::values().len())
             .collect(),
@@ -124,6 +135,11 @@ impl<B: Backend> Table<B> {
         self.0.get(code as usize)?.before_address
     }
 
+    /// Returns how native code executes `code` as itself, if it does.
+    pub(crate) fn native(&self, code: Code) -> Option<Native> {
+        self.0.get(code as usize)?.native
+    }
+
     fn row(&mut self, code: Code) -> &mut Row<B::Code> {
         &mut self.0[code as usize]
     }
@@ -138,9 +154,20 @@ impl<B: Backend> Table<B> {
         debug_assert!(before.is_none(), "{code:?} has two entries for memory");
     }
 
+    fn set_native(&mut self, code: Code, flags: Option<FlagEffect>) {
+        if let Some(flags) = flags {
+            let form = NativeForm::Integer(flags);
+            self.row(code).native = Some(Native { code, form });
+        }
+    }
+
     /// Rows of instructions that `handler` executes, whatever the operand is.
-    pub(crate) fn handler<const K: usize>(&mut self, codes: [Code; K], handler: Handler) {
-        self.handlers(codes, handler, handler);
+    pub(crate) fn handler<const K: usize>(
+        &mut self,
+        codes: [Code; K],
+        handler: Handler,
+    ) -> Rows<'_, B, K> {
+        self.handlers(codes, handler, handler)
     }
 
     /// Rows of instructions that one handler executes with a register operand, and another with a
@@ -150,16 +177,35 @@ impl<B: Backend> Table<B> {
         codes: [Code; K],
         register: Handler,
         memory: Handler,
-    ) {
+    ) -> Rows<'_, B, K> {
         for code in codes {
             self.set_register(code, B::handler(register));
             self.set_memory(code, B::handler(memory));
+        }
+        Rows { table: self, codes }
+    }
+
+    /// Native code executes each of `codes` as the instruction of `others` at the same place: the
+    /// same one without implicit registers.
+    pub(crate) fn explicit<const K: usize>(&mut self, codes: [Code; K], others: [Code; K]) {
+        for (code, other) in codes.into_iter().zip(others) {
+            if let Some(native) = &mut self.row(code).native {
+                native.code = other;
+            }
+        }
+    }
+
+    /// Native code calls the handlers of these instructions.
+    pub(crate) fn called<const K: usize>(&mut self, codes: [Code; K]) {
+        for code in codes {
+            self.row(code).native = None;
         }
     }
 
     /// Row of an instruction that has no memory operand, or has `code` without one.
     pub(crate) fn registers<S: Registers, T: Int>(&mut self, code: Code) {
         self.set_register(code, B::registers::<S, T>());
+        self.set_native(code, S::FLAGS);
     }
 
     /// [`Self::registers`] for operands of 16, 32 and 64 bits.
@@ -178,6 +224,7 @@ impl<B: Backend> Table<B> {
     /// Row of an instruction with a memory operand.
     pub(crate) fn memory<S: Memory, T: Int>(&mut self, code: Code) {
         self.set_memory(code, B::memory::<S, T>());
+        self.set_native(code, S::FLAGS);
     }
 
     /// [`Self::memory`] for operands of 16, 32 and 64 bits.
@@ -196,6 +243,7 @@ impl<B: Backend> Table<B> {
     /// Row of an [`Inlined`] instruction that has no memory operand, or has `code` without one.
     pub(crate) fn inlined<S: Inlined, T: Int>(&mut self, code: Code) {
         self.set_register(code, B::inlined::<S, T>());
+        self.set_native(code, S::FLAGS);
     }
 
     /// [`Self::inlined`] for operands of 16, 32 and 64 bits.
@@ -208,6 +256,7 @@ impl<B: Backend> Table<B> {
     /// Row of an [`Inlined`] instruction with a memory operand.
     pub(crate) fn inlined_memory<S: Inlined, T: Int>(&mut self, code: Code) {
         self.set_memory(code, B::inlined::<S, T>());
+        self.set_native(code, S::FLAGS);
     }
 
     /// [`Self::inlined_memory`] for operands of 16, 32 and 64 bits.
@@ -234,6 +283,35 @@ impl<B: Backend> Table<B> {
     ) {
         for code in codes {
             self.row(code).before_address = Some(handler);
+        }
+    }
+}
+
+/// Rows that were just added.
+pub(crate) struct Rows<'a, B: Backend, const K: usize> {
+    table: &'a mut Table<B>,
+    codes: [Code; K],
+}
+
+impl<B: Backend, const K: usize> Rows<'_, B, K> {
+    /// Native code executes the instructions as themselves, with this effect on the flags.
+    pub(crate) fn integer(self, flags: FlagEffect) {
+        for code in self.codes {
+            self.table.set_native(code, Some(flags));
+        }
+    }
+
+    /// Native code executes the instructions as themselves.
+    pub(crate) fn vector(self, form: VectorForm) {
+        let codes = self.codes;
+        self.vector_as(codes, form);
+    }
+
+    /// Native code executes `others` in place of the instructions: the same ones without a hint.
+    pub(crate) fn vector_as(self, others: [Code; K], form: VectorForm) {
+        let form = NativeForm::Vector(form);
+        for (code, other) in self.codes.into_iter().zip(others) {
+            self.table.row(code).native = Some(Native { code: other, form });
         }
     }
 }

@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use iced_x86::Code;
 
 use crate::exec::alu::{Binary, Sub};
+use crate::exec::native::FlagEffect;
 use crate::exec::table::{Backend, Memory, Registers, Table};
 use crate::insn::{Abort, Insn};
 use crate::processor::cpu::Cpu;
@@ -13,11 +14,14 @@ use crate::state::int::Int;
 
 /// An operation on one operand.
 trait Unary {
+    /// Its effect on the flags.
+    const FLAGS: FlagEffect;
     fn apply<T: Int>(cpu: &mut Cpu, a: T) -> T;
 }
 
 struct Inc;
 impl Unary for Inc {
+    const FLAGS: FlagEffect = FlagEffect::ArithmeticKeepsCf;
     #[inline(always)]
     fn apply<T: Int>(cpu: &mut Cpu, a: T) -> T {
         let one = T::from_u64(1);
@@ -29,6 +33,7 @@ impl Unary for Inc {
 
 struct Dec;
 impl Unary for Dec {
+    const FLAGS: FlagEffect = FlagEffect::ArithmeticKeepsCf;
     #[inline(always)]
     fn apply<T: Int>(cpu: &mut Cpu, a: T) -> T {
         let one = T::from_u64(1);
@@ -40,6 +45,7 @@ impl Unary for Dec {
 
 struct Neg;
 impl Unary for Neg {
+    const FLAGS: FlagEffect = FlagEffect::Arithmetic;
     #[inline(always)]
     fn apply<T: Int>(cpu: &mut Cpu, a: T) -> T {
         Sub::apply(cpu, T::default(), a)
@@ -48,6 +54,7 @@ impl Unary for Neg {
 
 struct Not;
 impl Unary for Not {
+    const FLAGS: FlagEffect = FlagEffect::Keeps;
     #[inline(always)]
     fn apply<T: Int>(_: &mut Cpu, a: T) -> T {
         T::from_u64(!a.zext())
@@ -58,6 +65,8 @@ impl Unary for Not {
 struct Of<O>(PhantomData<O>);
 
 impl<O: Unary> Registers for Of<O> {
+    const FLAGS: Option<FlagEffect> = Some(O::FLAGS);
+
     #[inline(always)]
     fn execute<const N: u8, T: Int>(cpu: &mut Cpu, insn: &Insn, forwarded: u64) -> u64 {
         let a = cpu.first::<N, T>(insn.dst, forwarded);
@@ -68,6 +77,7 @@ impl<O: Unary> Registers for Of<O> {
 
 impl<O: Unary> Memory for Of<O> {
     const WRITES: bool = false;
+    const FLAGS: Option<FlagEffect> = Some(O::FLAGS);
 
     #[inline(always)]
     fn execute<const HIT: bool, const N: u8, T: Int>(

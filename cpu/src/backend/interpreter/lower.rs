@@ -15,7 +15,7 @@ use crate::processor::cpu::Cpu;
 use crate::processor::pmu::branch_bits;
 
 /// How the interpreter executes each instruction.
-static INSTRUCTIONS: LazyLock<Table<Interpreter>> = LazyLock::new(exec::instructions);
+pub(crate) static INSTRUCTIONS: LazyLock<Table<Interpreter>> = LazyLock::new(exec::instructions);
 
 /// The operations of a block.
 #[derive(Debug, Default)]

@@ -7,6 +7,7 @@ use std::arch::asm;
 use iced_x86::Code;
 
 use super::{V, cast, packed, xmm};
+use crate::exec::native::VectorForm;
 use crate::exec::table::{Backend, Table};
 use crate::insn::{Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
@@ -101,7 +102,8 @@ pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     xmm::<B, Sha1nexte>(t, Sha1nexte_xmm_xmmm128);
     xmm::<B, Sha1msg1>(t, Sha1msg1_xmm_xmmm128);
     xmm::<B, Sha1msg2>(t, Sha1msg2_xmm_xmmm128);
-    t.handler([Sha256rnds2_xmm_xmmm128], sha256rnds2);
+    t.handler([Sha256rnds2_xmm_xmmm128], sha256rnds2)
+        .vector(VectorForm::ALIGNED);
     xmm::<B, Sha256msg1>(t, Sha256msg1_xmm_xmmm128);
     xmm::<B, Sha256msg2>(t, Sha256msg2_xmm_xmmm128);
 }

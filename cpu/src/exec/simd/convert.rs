@@ -5,6 +5,7 @@ use iced_x86::Code;
 use super::float::{Aligned, Float, Low, Operand, Xmm, arithmetic, float, packed, scalar};
 use super::mxcsr::{Masked, host, with_mxcsr};
 use super::{Encoding, Legacy, V, cast};
+use crate::exec::native::VectorForm;
 use crate::exec::table::{Backend, Table};
 use crate::insn::{Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
@@ -168,16 +169,17 @@ fn integer<B: Backend, K: ToInt, T: Int>(t: &mut Table<B>, code: Code) {
         [code],
         to_int::<Legacy, K, Xmm>,
         to_int::<Legacy, K, Low<T>>,
-    );
+    )
+    .vector(VectorForm::ALIGNED.float());
 }
 
 #[rustfmt::skip]
 pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     use Code::*;
-    t.handlers([Cvtsi2ss_xmm_rm32], from_reg::<Legacy, Cvtsi2ss32>, from_mem::<Legacy, Cvtsi2ss32, u32>);
-    t.handlers([Cvtsi2ss_xmm_rm64], from_reg::<Legacy, Cvtsi2ss64>, from_mem::<Legacy, Cvtsi2ss64, u64>);
-    t.handlers([Cvtsi2sd_xmm_rm32], from_reg::<Legacy, Cvtsi2sd32>, from_mem::<Legacy, Cvtsi2sd32, u32>);
-    t.handlers([Cvtsi2sd_xmm_rm64], from_reg::<Legacy, Cvtsi2sd64>, from_mem::<Legacy, Cvtsi2sd64, u64>);
+    t.handlers([Cvtsi2ss_xmm_rm32], from_reg::<Legacy, Cvtsi2ss32>, from_mem::<Legacy, Cvtsi2ss32, u32>).vector(VectorForm::ALIGNED.float());
+    t.handlers([Cvtsi2ss_xmm_rm64], from_reg::<Legacy, Cvtsi2ss64>, from_mem::<Legacy, Cvtsi2ss64, u64>).vector(VectorForm::ALIGNED.float());
+    t.handlers([Cvtsi2sd_xmm_rm32], from_reg::<Legacy, Cvtsi2sd32>, from_mem::<Legacy, Cvtsi2sd32, u32>).vector(VectorForm::ALIGNED.float());
+    t.handlers([Cvtsi2sd_xmm_rm64], from_reg::<Legacy, Cvtsi2sd64>, from_mem::<Legacy, Cvtsi2sd64, u64>).vector(VectorForm::ALIGNED.float());
     integer::<B, Cvtss2si32, u32>(t, Cvtss2si_r32_xmmm32);
     integer::<B, Cvtss2si64, u32>(t, Cvtss2si_r64_xmmm32);
     integer::<B, Cvttss2si32, u32>(t, Cvttss2si_r32_xmmm32);

@@ -9,6 +9,7 @@ use iced_x86::Code;
 use super::mxcsr::{Masked, host, with_mxcsr};
 use super::sse2::*;
 use super::{Encoding, Legacy, V, cast};
+use crate::exec::native::VectorForm;
 use crate::exec::table::{Backend, Table};
 use crate::insn::{Abort, Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
@@ -282,7 +283,8 @@ pub(super) fn packed<B: Backend, K: Float>(t: &mut Table<B>, code: Code) {
         [code],
         arithmetic::<Legacy, K, Xmm>,
         arithmetic::<Legacy, K, Aligned>,
-    );
+    )
+    .vector(VectorForm::ALIGNED.float());
 }
 
 /// The row of an instruction whose second operand is of the size of `T` if it is in memory.
@@ -291,7 +293,8 @@ pub(super) fn scalar<B: Backend, K: Float, T: Int>(t: &mut Table<B>, code: Code)
         [code],
         arithmetic::<Legacy, K, Xmm>,
         arithmetic::<Legacy, K, Low<T>>,
-    );
+    )
+    .vector(VectorForm::ALIGNED.float());
 }
 
 #[rustfmt::skip]
@@ -335,12 +338,16 @@ pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     packed::<B, Hsubpd>(t, Hsubpd_xmm_xmmm128);
     packed::<B, Addsubps>(t, Addsubps_xmm_xmmm128);
     packed::<B, Addsubpd>(t, Addsubpd_xmm_xmmm128);
-    t.handlers([Cmpps_xmm_xmmm128_imm8], by_predicate::<Cmpps, Xmm>, by_predicate::<Cmpps, Aligned>);
-    t.handlers([Cmppd_xmm_xmmm128_imm8], by_predicate::<Cmppd, Xmm>, by_predicate::<Cmppd, Aligned>);
-    t.handlers([Cmpss_xmm_xmmm32_imm8], by_predicate::<Cmpss, Xmm>, by_predicate::<Cmpss, Low<u32>>);
-    t.handlers([Cmpsd_xmm_xmmm64_imm8], by_predicate::<Cmpsd, Xmm>, by_predicate::<Cmpsd, Low<u64>>);
-    t.handlers([Comiss_xmm_xmmm32], compare::<Legacy, Comiss, Xmm>, compare::<Legacy, Comiss, Low<u32>>);
-    t.handlers([Comisd_xmm_xmmm64], compare::<Legacy, Comisd, Xmm>, compare::<Legacy, Comisd, Low<u64>>);
-    t.handlers([Ucomiss_xmm_xmmm32], compare::<Legacy, Ucomiss, Xmm>, compare::<Legacy, Ucomiss, Low<u32>>);
-    t.handlers([Ucomisd_xmm_xmmm64], compare::<Legacy, Ucomisd, Xmm>, compare::<Legacy, Ucomisd, Low<u64>>);
+    t.handlers([Cmpps_xmm_xmmm128_imm8], by_predicate::<Cmpps, Xmm>, by_predicate::<Cmpps, Aligned>).vector(VectorForm::ALIGNED.float());
+    t.handlers([Cmppd_xmm_xmmm128_imm8], by_predicate::<Cmppd, Xmm>, by_predicate::<Cmppd, Aligned>).vector(VectorForm::ALIGNED.float());
+    t.handlers([Cmpss_xmm_xmmm32_imm8], by_predicate::<Cmpss, Xmm>, by_predicate::<Cmpss, Low<u32>>).vector(VectorForm::ALIGNED.float());
+    t.handlers([Cmpsd_xmm_xmmm64_imm8], by_predicate::<Cmpsd, Xmm>, by_predicate::<Cmpsd, Low<u64>>).vector(VectorForm::ALIGNED.float());
+    t.handlers([Comiss_xmm_xmmm32], compare::<Legacy, Comiss, Xmm>, compare::<Legacy, Comiss, Low<u32>>).vector(VectorForm::ALIGNED.float().flags());
+    t.handlers([Comisd_xmm_xmmm64], compare::<Legacy, Comisd, Xmm>, compare::<Legacy, Comisd, Low<u64>>).vector(VectorForm::ALIGNED.float().flags());
+    t.handlers([Ucomiss_xmm_xmmm32], compare::<Legacy, Ucomiss, Xmm>, compare::<Legacy, Ucomiss, Low<u32>>).vector(VectorForm::ALIGNED.float().flags());
+    t.handlers([Ucomisd_xmm_xmmm64], compare::<Legacy, Ucomisd, Xmm>, compare::<Legacy, Ucomisd, Low<u64>>).vector(VectorForm::ALIGNED.float().flags());
+    // The host's estimates depend on its vendor: a recording replays on another one.
+    t.called([Rcpps_xmm_xmmm128, Rcpss_xmm_xmmm32, Rsqrtps_xmm_xmmm128, Rsqrtss_xmm_xmmm32]);
+    // They are rare.
+    t.called([Haddps_xmm_xmmm128, Haddpd_xmm_xmmm128, Hsubps_xmm_xmmm128, Hsubpd_xmm_xmmm128, Addsubps_xmm_xmmm128, Addsubpd_xmm_xmmm128]);
 }

@@ -4,6 +4,7 @@ use iced_x86::Code;
 
 use super::sse2::*;
 use super::{V, cast, mm_imm, mm_mem, mm_mm, mmx_and_xmm, packed, xmm, xmm_imm};
+use crate::exec::native::VectorForm;
 use crate::exec::table::{Backend, Table};
 
 /// Both operands of an MMX instruction in one vector, for kernels that put results of the second
@@ -124,30 +125,30 @@ pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     mmx_and_xmm::<B, Pxor>(t, Pxor_mm_mmm64, Pxor_xmm_xmmm128);
     mmx_and_xmm::<B, Psllw>(t, Psllw_mm_mmm64, Psllw_xmm_xmmm128);
     t.handler([Psllw_mm_imm8], mm_imm::<Psllw>);
-    t.handler([Psllw_xmm_imm8], xmm_imm::<Psllw>);
+    t.handler([Psllw_xmm_imm8], xmm_imm::<Psllw>).vector(VectorForm::ALIGNED);
     mmx_and_xmm::<B, Pslld>(t, Pslld_mm_mmm64, Pslld_xmm_xmmm128);
     t.handler([Pslld_mm_imm8], mm_imm::<Pslld>);
-    t.handler([Pslld_xmm_imm8], xmm_imm::<Pslld>);
+    t.handler([Pslld_xmm_imm8], xmm_imm::<Pslld>).vector(VectorForm::ALIGNED);
     mmx_and_xmm::<B, Psllq>(t, Psllq_mm_mmm64, Psllq_xmm_xmmm128);
     t.handler([Psllq_mm_imm8], mm_imm::<Psllq>);
-    t.handler([Psllq_xmm_imm8], xmm_imm::<Psllq>);
+    t.handler([Psllq_xmm_imm8], xmm_imm::<Psllq>).vector(VectorForm::ALIGNED);
     mmx_and_xmm::<B, Psrlw>(t, Psrlw_mm_mmm64, Psrlw_xmm_xmmm128);
     t.handler([Psrlw_mm_imm8], mm_imm::<Psrlw>);
-    t.handler([Psrlw_xmm_imm8], xmm_imm::<Psrlw>);
+    t.handler([Psrlw_xmm_imm8], xmm_imm::<Psrlw>).vector(VectorForm::ALIGNED);
     mmx_and_xmm::<B, Psrld>(t, Psrld_mm_mmm64, Psrld_xmm_xmmm128);
     t.handler([Psrld_mm_imm8], mm_imm::<Psrld>);
-    t.handler([Psrld_xmm_imm8], xmm_imm::<Psrld>);
+    t.handler([Psrld_xmm_imm8], xmm_imm::<Psrld>).vector(VectorForm::ALIGNED);
     mmx_and_xmm::<B, Psrlq>(t, Psrlq_mm_mmm64, Psrlq_xmm_xmmm128);
     t.handler([Psrlq_mm_imm8], mm_imm::<Psrlq>);
-    t.handler([Psrlq_xmm_imm8], xmm_imm::<Psrlq>);
+    t.handler([Psrlq_xmm_imm8], xmm_imm::<Psrlq>).vector(VectorForm::ALIGNED);
     mmx_and_xmm::<B, Psraw>(t, Psraw_mm_mmm64, Psraw_xmm_xmmm128);
     t.handler([Psraw_mm_imm8], mm_imm::<Psraw>);
-    t.handler([Psraw_xmm_imm8], xmm_imm::<Psraw>);
+    t.handler([Psraw_xmm_imm8], xmm_imm::<Psraw>).vector(VectorForm::ALIGNED);
     mmx_and_xmm::<B, Psrad>(t, Psrad_mm_mmm64, Psrad_xmm_xmmm128);
     t.handler([Psrad_mm_imm8], mm_imm::<Psrad>);
-    t.handler([Psrad_xmm_imm8], xmm_imm::<Psrad>);
-    t.handler([Pslldq_xmm_imm8], xmm_imm::<Pslldq>);
-    t.handler([Psrldq_xmm_imm8], xmm_imm::<Psrldq>);
+    t.handler([Psrad_xmm_imm8], xmm_imm::<Psrad>).vector(VectorForm::ALIGNED);
+    t.handler([Pslldq_xmm_imm8], xmm_imm::<Pslldq>).vector(VectorForm::ALIGNED);
+    t.handler([Psrldq_xmm_imm8], xmm_imm::<Psrldq>).vector(VectorForm::ALIGNED);
     mmx_and_xmm::<B, Packsswb>(t, Packsswb_mm_mmm64, Packsswb_xmm_xmmm128);
     mmx_and_xmm::<B, Packssdw>(t, Packssdw_mm_mmm64, Packssdw_xmm_xmmm128);
     mmx_and_xmm::<B, Packuswb>(t, Packuswb_mm_mmm64, Packuswb_xmm_xmmm128);

@@ -21,6 +21,7 @@ use std::arch::x86_64::__m128i;
 
 use iced_x86::Code;
 
+use crate::exec::native::VectorForm;
 use crate::exec::table::{Backend, Table};
 use crate::insn::{Abort, Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
@@ -268,7 +269,8 @@ fn mm_imm<K: Packed>(cpu: &mut Cpu, insn: &Insn) -> Exec {
 
 /// The row of a packed integer instruction with XMM operands.
 fn xmm<B: Backend, K: Packed>(t: &mut Table<B>, code: Code) {
-    t.handlers([code], xmm_xmm::<K>, xmm_mem::<K>);
+    t.handlers([code], xmm_xmm::<K>, xmm_mem::<K>)
+        .vector(VectorForm::ALIGNED);
 }
 
 /// The row of a packed integer instruction with MMX operands.

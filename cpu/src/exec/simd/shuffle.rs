@@ -3,6 +3,7 @@
 use iced_x86::Code;
 
 use super::{Encoding, Legacy, V, cast, mmx, packed, xmm};
+use crate::exec::native::VectorForm;
 use crate::exec::table::{Backend, Table};
 use crate::insn::{Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
@@ -106,5 +107,5 @@ pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     xmm::<B, Movshdup>(t, Movshdup_xmm_xmmm128);
     // PSHUFW shuffles the four words of an MMX register as PSHUFLW shuffles the lower four.
     mmx::<B, Pshuflw>(t, Pshufw_mm_mmm64_imm8);
-    t.handlers([Movddup_xmm_xmmm64], movddup_reg::<Legacy>, movddup_mem::<Legacy>);
+    t.handlers([Movddup_xmm_xmmm64], movddup_reg::<Legacy>, movddup_mem::<Legacy>).vector(VectorForm::ALIGNED);
 }

@@ -5,6 +5,7 @@ use std::array::from_fn;
 use iced_x86::Code;
 
 use super::{Encoding, Legacy, V, cast};
+use crate::exec::native::VectorForm;
 use crate::exec::table::{Backend, Table};
 use crate::insn::{Abort, Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
@@ -220,6 +221,8 @@ pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     t.handler([Pcmpestri64_xmm_xmmm128_imm8], index::<Legacy, Explicit64>);
     t.handler([Pcmpestrm_xmm_xmmm128_imm8], mask::<Legacy, Explicit32>);
     t.handler([Pcmpestrm64_xmm_xmmm128_imm8], mask::<Legacy, Explicit64>);
-    t.handler([Pcmpistri_xmm_xmmm128_imm8], index::<Legacy, Implicit>);
-    t.handler([Pcmpistrm_xmm_xmmm128_imm8], mask::<Legacy, Implicit>);
+    t.handler([Pcmpistri_xmm_xmmm128_imm8], index::<Legacy, Implicit>)
+        .vector(VectorForm::UNALIGNED.flags());
+    t.handler([Pcmpistrm_xmm_xmmm128_imm8], mask::<Legacy, Implicit>)
+        .vector(VectorForm::UNALIGNED.flags());
 }

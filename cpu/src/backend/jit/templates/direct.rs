@@ -9,6 +9,7 @@ use crate::backend::jit::forms::operand::Operand;
 use crate::backend::jit::registers::map::{Guest, POINTER, SCRATCH, host, location};
 use crate::backend::jit::registers::scratch::{ScratchRegs, guest};
 use crate::backend::jit::translator::{Item, Translator};
+use crate::exec::native::FlagEffect;
 use crate::insn::Insn;
 use crate::state::gpr;
 
@@ -131,31 +132,32 @@ impl Translator<'_> {
         };
         let wide = size == 8;
         let bits = 8 * size as u8;
-        match i.mnemonic() {
-            Mnemonic::Imul if size >= 4 => {
+        match form.flags {
+            FlagEffect::Product if size >= 4 => {
                 if !self.direct(item, form, &[])? {
                     return Ok(false);
                 }
                 self.flags.save_of_product(self.asm, location(to), wide);
             }
-            mnemonic if direct::sets_flags_of_result(mnemonic) && size >= 4 => {
+            FlagEffect::Result if size >= 4 => {
                 if !self.direct(item, form, &[])? {
                     return Ok(false);
                 }
                 self.flags.save_of_result(self.asm, location(to), wide);
             }
-            Mnemonic::Shr if direct::count(i).is_some_and(|n| n < bits.into()) => {
+            FlagEffect::Shift
+                if i.mnemonic() == Mnemonic::Shr
+                    && direct::count(i).is_some_and(|n| n < bits.into()) =>
+            {
                 self.read(POINTER, to);
                 if !self.direct(item, form, &[])? {
                     return Ok(false);
                 }
                 self.flags.save_host(self.asm, FlagFixup::Right { bits });
             }
-            Mnemonic::Rol | Mnemonic::Ror => return self.rotate(item, form),
+            FlagEffect::Rotate => return self.rotate(item, form),
             // With a count of zero in CL, the flags stay.
-            Mnemonic::Shl | Mnemonic::Sal | Mnemonic::Shr | Mnemonic::Sar
-                if to != gpr::RCX as Guest && size >= 4 =>
-            {
+            FlagEffect::Shift if to != gpr::RCX as Guest && size >= 4 => {
                 let fix = match i.mnemonic() {
                     Mnemonic::Shr => FlagFixup::Right { bits },
                     Mnemonic::Sar => FlagFixup::ArithmeticRight,

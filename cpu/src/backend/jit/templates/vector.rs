@@ -5,13 +5,14 @@ use iced_x86::{Code, IcedError, Instruction};
 use crate::backend::jit::assembler::{Byte, Label, cond};
 use crate::backend::jit::flags::FlagFixup;
 use crate::backend::jit::forms::operand::{Operand, accesses_memory};
-use crate::backend::jit::forms::vector::{self, VectorForm};
+use crate::backend::jit::forms::vector;
 use crate::backend::jit::registers::map::SCRATCH;
 use crate::backend::jit::registers::scratch::ScratchRegs;
 use crate::backend::jit::templates::direct::set_memory;
 use crate::backend::jit::translator::cold::ColdPath;
 use crate::backend::jit::translator::{Item, Translator};
 use crate::backend::jit::vectors::UsedVectors;
+use crate::exec::native::VectorForm;
 use crate::mmu::access::Access;
 
 impl Translator<'_> {
@@ -23,10 +24,11 @@ impl Translator<'_> {
             self.vectors.zero_upper(self.asm);
             return Ok(true);
         }
-        let Some(form) = vector::of(&i) else {
+        let Some(vector) = vector::of(&i) else {
             return Ok(false);
         };
-        i.set_code(form.code);
+        let form = vector.form;
+        i.set_code(vector.code);
         let memory = accesses_memory(&item.decoded, &item.insn);
         let operand = if memory {
             match Operand::of(&item.decoded, &item.insn, self.context.rip) {
@@ -41,7 +43,7 @@ impl Translator<'_> {
         if !self.substitute(&mut i, &mut regs) {
             return Ok(false);
         }
-        self.turn_on(item, form.vex, form.uses_mxcsr);
+        self.turn_on(item, vector.vex, form.uses_mxcsr);
         let mut back = None;
         if let Some(operand) = operand {
             let (missed, label) = (self.asm.label(), self.asm.label());
@@ -52,7 +54,7 @@ impl Translator<'_> {
         let used = UsedVectors::by(&i, self.info);
         self.vectors.load_read(self.asm, used);
         self.encode(&i)?;
-        self.vectors.store_written(self.asm, used, form.vex);
+        self.vectors.store_written(self.asm, used, vector.vex);
         regs.store(self.asm);
         if form.writes_flags {
             self.flags.set_in_host(FlagFixup::None, None);

@@ -4,6 +4,7 @@
 use iced_x86::Code;
 
 use super::{V, cast};
+use crate::exec::native::VectorForm;
 use crate::exec::simd::sse41::*;
 use crate::exec::table::{Backend, Table};
 use crate::insn::{Exec, Flow, Insn};
@@ -79,27 +80,27 @@ fn extend<K: Extend>(cpu: &mut Cpu, insn: &Insn) -> Exec {
 #[rustfmt::skip]
 pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     use Code::*;
-    t.handler([VEX_Vpbroadcastb_xmm_xmmm8], broadcast::<u8, 1>);
-    t.handler([VEX_Vpbroadcastb_ymm_xmmm8], broadcast::<u8, 2>);
-    t.handler([VEX_Vpbroadcastw_xmm_xmmm16], broadcast::<u16, 1>);
-    t.handler([VEX_Vpbroadcastw_ymm_xmmm16], broadcast::<u16, 2>);
-    t.handler([VEX_Vpbroadcastd_xmm_xmmm32, VEX_Vbroadcastss_xmm_m32, VEX_Vbroadcastss_xmm_xmm], broadcast::<u32, 1>);
-    t.handler([VEX_Vpbroadcastd_ymm_xmmm32, VEX_Vbroadcastss_ymm_m32, VEX_Vbroadcastss_ymm_xmm], broadcast::<u32, 2>);
-    t.handler([VEX_Vpbroadcastq_xmm_xmmm64], broadcast::<u64, 1>);
-    t.handler([VEX_Vpbroadcastq_ymm_xmmm64, VEX_Vbroadcastsd_ymm_m64, VEX_Vbroadcastsd_ymm_xmm], broadcast::<u64, 2>);
-    t.handler([VEX_Vbroadcastf128_ymm_m128, VEX_Vbroadcasti128_ymm_m128], broadcast_lane);
-    t.handler([VEX_Vinsertf128_ymm_ymm_xmmm128_imm8, VEX_Vinserti128_ymm_ymm_xmmm128_imm8], insert_lane);
-    t.handler([VEX_Vextractf128_xmmm128_ymm_imm8, VEX_Vextracti128_xmmm128_ymm_imm8], extract_lane);
-    t.handler([VEX_Vpmovsxbw_ymm_xmmm128], extend::<Pmovsxbw>);
-    t.handler([VEX_Vpmovsxbd_ymm_xmmm64], extend::<Pmovsxbd>);
-    t.handler([VEX_Vpmovsxbq_ymm_xmmm32], extend::<Pmovsxbq>);
-    t.handler([VEX_Vpmovsxwd_ymm_xmmm128], extend::<Pmovsxwd>);
-    t.handler([VEX_Vpmovsxwq_ymm_xmmm64], extend::<Pmovsxwq>);
-    t.handler([VEX_Vpmovsxdq_ymm_xmmm128], extend::<Pmovsxdq>);
-    t.handler([VEX_Vpmovzxbw_ymm_xmmm128], extend::<Pmovzxbw>);
-    t.handler([VEX_Vpmovzxbd_ymm_xmmm64], extend::<Pmovzxbd>);
-    t.handler([VEX_Vpmovzxbq_ymm_xmmm32], extend::<Pmovzxbq>);
-    t.handler([VEX_Vpmovzxwd_ymm_xmmm128], extend::<Pmovzxwd>);
-    t.handler([VEX_Vpmovzxwq_ymm_xmmm64], extend::<Pmovzxwq>);
-    t.handler([VEX_Vpmovzxdq_ymm_xmmm128], extend::<Pmovzxdq>);
+    t.handler([VEX_Vpbroadcastb_xmm_xmmm8], broadcast::<u8, 1>).vector(VectorForm::UNALIGNED);
+    t.handler([VEX_Vpbroadcastb_ymm_xmmm8], broadcast::<u8, 2>).vector(VectorForm::UNALIGNED);
+    t.handler([VEX_Vpbroadcastw_xmm_xmmm16], broadcast::<u16, 1>).vector(VectorForm::UNALIGNED);
+    t.handler([VEX_Vpbroadcastw_ymm_xmmm16], broadcast::<u16, 2>).vector(VectorForm::UNALIGNED);
+    t.handler([VEX_Vpbroadcastd_xmm_xmmm32, VEX_Vbroadcastss_xmm_m32, VEX_Vbroadcastss_xmm_xmm], broadcast::<u32, 1>).vector(VectorForm::UNALIGNED);
+    t.handler([VEX_Vpbroadcastd_ymm_xmmm32, VEX_Vbroadcastss_ymm_m32, VEX_Vbroadcastss_ymm_xmm], broadcast::<u32, 2>).vector(VectorForm::UNALIGNED);
+    t.handler([VEX_Vpbroadcastq_xmm_xmmm64], broadcast::<u64, 1>).vector(VectorForm::UNALIGNED);
+    t.handler([VEX_Vpbroadcastq_ymm_xmmm64, VEX_Vbroadcastsd_ymm_m64, VEX_Vbroadcastsd_ymm_xmm], broadcast::<u64, 2>).vector(VectorForm::UNALIGNED);
+    t.handler([VEX_Vbroadcastf128_ymm_m128, VEX_Vbroadcasti128_ymm_m128], broadcast_lane).vector(VectorForm::UNALIGNED);
+    t.handler([VEX_Vinsertf128_ymm_ymm_xmmm128_imm8, VEX_Vinserti128_ymm_ymm_xmmm128_imm8], insert_lane).vector(VectorForm::UNALIGNED);
+    t.handler([VEX_Vextractf128_xmmm128_ymm_imm8, VEX_Vextracti128_xmmm128_ymm_imm8], extract_lane).vector(VectorForm::UNALIGNED);
+    t.handler([VEX_Vpmovsxbw_ymm_xmmm128], extend::<Pmovsxbw>).vector(VectorForm::UNALIGNED);
+    t.handler([VEX_Vpmovsxbd_ymm_xmmm64], extend::<Pmovsxbd>).vector(VectorForm::UNALIGNED);
+    t.handler([VEX_Vpmovsxbq_ymm_xmmm32], extend::<Pmovsxbq>).vector(VectorForm::UNALIGNED);
+    t.handler([VEX_Vpmovsxwd_ymm_xmmm128], extend::<Pmovsxwd>).vector(VectorForm::UNALIGNED);
+    t.handler([VEX_Vpmovsxwq_ymm_xmmm64], extend::<Pmovsxwq>).vector(VectorForm::UNALIGNED);
+    t.handler([VEX_Vpmovsxdq_ymm_xmmm128], extend::<Pmovsxdq>).vector(VectorForm::UNALIGNED);
+    t.handler([VEX_Vpmovzxbw_ymm_xmmm128], extend::<Pmovzxbw>).vector(VectorForm::UNALIGNED);
+    t.handler([VEX_Vpmovzxbd_ymm_xmmm64], extend::<Pmovzxbd>).vector(VectorForm::UNALIGNED);
+    t.handler([VEX_Vpmovzxbq_ymm_xmmm32], extend::<Pmovzxbq>).vector(VectorForm::UNALIGNED);
+    t.handler([VEX_Vpmovzxwd_ymm_xmmm128], extend::<Pmovzxwd>).vector(VectorForm::UNALIGNED);
+    t.handler([VEX_Vpmovzxwq_ymm_xmmm64], extend::<Pmovzxwq>).vector(VectorForm::UNALIGNED);
+    t.handler([VEX_Vpmovzxdq_ymm_xmmm128], extend::<Pmovzxdq>).vector(VectorForm::UNALIGNED);
 }

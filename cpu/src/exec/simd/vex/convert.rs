@@ -5,6 +5,7 @@ use iced_x86::Code;
 
 use super::float::{scalar, unary};
 use super::{OneSource, TwoSources, V, cast, source};
+use crate::exec::native::VectorForm;
 use crate::exec::simd::convert::*;
 use crate::exec::simd::float::{ByImmediate, Float, Low, Mulps, Xmm, arithmetic};
 use crate::exec::simd::mxcsr::{MASK_SHIFT, Masked, UE, host};
@@ -128,7 +129,8 @@ fn integer<B: Backend, K: ToInt, T: Int>(t: &mut Table<B>, code: Code) {
         [code],
         to_int::<OneSource, K, Xmm>,
         to_int::<OneSource, K, Low<T>>,
-    );
+    )
+    .vector(VectorForm::UNALIGNED.float());
 }
 
 /// The row of a conversion of an integer to an element of the destination.
@@ -137,7 +139,8 @@ fn from_integer<B: Backend, K: FromInt, T: Int>(t: &mut Table<B>, code: Code) {
         [code],
         from_reg::<TwoSources, K>,
         from_mem::<TwoSources, K, T>,
-    );
+    )
+    .vector(VectorForm::UNALIGNED.float());
 }
 
 /// The rows of a conversion to elements of twice the size.
@@ -146,14 +149,18 @@ fn wider<B: Backend, K: Float>(t: &mut Table<B>, xmm: Code, ymm: Code) {
         [xmm],
         arithmetic::<OneSource, K, Xmm>,
         arithmetic::<OneSource, K, Low<u64>>,
-    );
-    t.handler([ymm], widen::<K>);
+    )
+    .vector(VectorForm::UNALIGNED.float());
+    t.handler([ymm], widen::<K>)
+        .vector(VectorForm::UNALIGNED.float());
 }
 
 /// The rows of a conversion to elements of half the size.
 fn narrower<B: Backend, K: Float>(t: &mut Table<B>, xmm: Code, ymm: Code) {
-    t.handler([xmm], narrow_xmm::<K>);
-    t.handler([ymm], narrow::<K>);
+    t.handler([xmm], narrow_xmm::<K>)
+        .vector(VectorForm::UNALIGNED.float());
+    t.handler([ymm], narrow::<K>)
+        .vector(VectorForm::UNALIGNED.float());
 }
 
 pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
@@ -181,6 +188,8 @@ pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     narrower::<B, Cvtpd2ps>(t, VEX_Vcvtpd2ps_xmm_xmmm128, VEX_Vcvtpd2ps_xmm_ymmm256);
     narrower::<B, Cvtpd2dq>(t, VEX_Vcvtpd2dq_xmm_xmmm128, VEX_Vcvtpd2dq_xmm_ymmm256);
     narrower::<B, Cvttpd2dq>(t, VEX_Vcvttpd2dq_xmm_xmmm128, VEX_Vcvttpd2dq_xmm_ymmm256);
-    t.handler([VEX_Vcvtps2ph_xmmm64_xmm_imm8], to_halves::<1>);
-    t.handler([VEX_Vcvtps2ph_xmmm128_ymm_imm8], to_halves::<2>);
+    t.handler([VEX_Vcvtps2ph_xmmm64_xmm_imm8], to_halves::<1>)
+        .vector(VectorForm::UNALIGNED.float());
+    t.handler([VEX_Vcvtps2ph_xmmm128_ymm_imm8], to_halves::<2>)
+        .vector(VectorForm::UNALIGNED.float());
 }

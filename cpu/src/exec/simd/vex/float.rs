@@ -3,6 +3,7 @@
 use iced_x86::Code;
 
 use super::{OneSource, TwoSources, V, cast, source};
+use crate::exec::native::VectorForm;
 use crate::exec::simd::float::*;
 use crate::exec::simd::mxcsr::{Masked, host};
 use crate::exec::simd::sse41::{Dot, Dppd, Dpps, Roundpd, Roundps, Roundsd, Roundss, elements};
@@ -119,14 +120,18 @@ fn compare_scalar<K: ByImmediate, F: Operand>(cpu: &mut Cpu, insn: &Insn) -> Exe
 
 /// The rows of an instruction with two sources, on XMM and on YMM registers.
 fn binary<B: Backend, K: Float>(t: &mut Table<B>, xmm: Code, ymm: Code) {
-    t.handler([xmm], two_sources::<K, 1>);
-    t.handler([ymm], two_sources::<K, 2>);
+    t.handler([xmm], two_sources::<K, 1>)
+        .vector(VectorForm::UNALIGNED.float());
+    t.handler([ymm], two_sources::<K, 2>)
+        .vector(VectorForm::UNALIGNED.float());
 }
 
 /// The rows of an instruction with one source, on XMM and on YMM registers.
 pub(super) fn unary<B: Backend, K: Float>(t: &mut Table<B>, xmm: Code, ymm: Code) {
-    t.handler([xmm], one_source::<K, 1>);
-    t.handler([ymm], one_source::<K, 2>);
+    t.handler([xmm], one_source::<K, 1>)
+        .vector(VectorForm::UNALIGNED.float());
+    t.handler([ymm], one_source::<K, 2>)
+        .vector(VectorForm::UNALIGNED.float());
 }
 
 /// The row of an instruction on the lowest elements, of the size of `T`.
@@ -135,7 +140,8 @@ pub(super) fn scalar<B: Backend, K: Float, T: Int>(t: &mut Table<B>, code: Code)
         [code],
         arithmetic::<TwoSources, K, Xmm>,
         arithmetic::<TwoSources, K, Low<T>>,
-    );
+    )
+    .vector(VectorForm::UNALIGNED.float());
 }
 
 #[rustfmt::skip]
@@ -179,23 +185,29 @@ pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     binary::<B, Hsubpd>(t, VEX_Vhsubpd_xmm_xmm_xmmm128, VEX_Vhsubpd_ymm_ymm_ymmm256);
     binary::<B, Addsubps>(t, VEX_Vaddsubps_xmm_xmm_xmmm128, VEX_Vaddsubps_ymm_ymm_ymmm256);
     binary::<B, Addsubpd>(t, VEX_Vaddsubpd_xmm_xmm_xmmm128, VEX_Vaddsubpd_ymm_ymm_ymmm256);
-    t.handler([VEX_Vroundps_xmm_xmmm128_imm8], round_lanes::<Roundps, 1>);
-    t.handler([VEX_Vroundps_ymm_ymmm256_imm8], round_lanes::<Roundps, 2>);
-    t.handler([VEX_Vroundpd_xmm_xmmm128_imm8], round_lanes::<Roundpd, 1>);
-    t.handler([VEX_Vroundpd_ymm_ymmm256_imm8], round_lanes::<Roundpd, 2>);
-    t.handlers([VEX_Vroundss_xmm_xmm_xmmm32_imm8], by_rounding::<TwoSources, Roundss, Xmm>, by_rounding::<TwoSources, Roundss, Low<u32>>);
-    t.handlers([VEX_Vroundsd_xmm_xmm_xmmm64_imm8], by_rounding::<TwoSources, Roundsd, Xmm>, by_rounding::<TwoSources, Roundsd, Low<u64>>);
+    t.handler([VEX_Vroundps_xmm_xmmm128_imm8], round_lanes::<Roundps, 1>).vector(VectorForm::UNALIGNED.float());
+    t.handler([VEX_Vroundps_ymm_ymmm256_imm8], round_lanes::<Roundps, 2>).vector(VectorForm::UNALIGNED.float());
+    t.handler([VEX_Vroundpd_xmm_xmmm128_imm8], round_lanes::<Roundpd, 1>).vector(VectorForm::UNALIGNED.float());
+    t.handler([VEX_Vroundpd_ymm_ymmm256_imm8], round_lanes::<Roundpd, 2>).vector(VectorForm::UNALIGNED.float());
+    t.handlers([VEX_Vroundss_xmm_xmm_xmmm32_imm8], by_rounding::<TwoSources, Roundss, Xmm>, by_rounding::<TwoSources, Roundss, Low<u32>>).vector(VectorForm::UNALIGNED.float());
+    t.handlers([VEX_Vroundsd_xmm_xmm_xmmm64_imm8], by_rounding::<TwoSources, Roundsd, Xmm>, by_rounding::<TwoSources, Roundsd, Low<u64>>).vector(VectorForm::UNALIGNED.float());
     t.handler([VEX_Vdpps_xmm_xmm_xmmm128_imm8], dot::<Dpps, 1>);
     t.handler([VEX_Vdpps_ymm_ymm_ymmm256_imm8], dot::<Dpps, 2>);
     t.handler([VEX_Vdppd_xmm_xmm_xmmm128_imm8], dot::<Dppd, 1>);
-    t.handler([VEX_Vcmpps_xmm_xmm_xmmm128_imm8], compare_lanes::<Vcmpps, 1>);
-    t.handler([VEX_Vcmpps_ymm_ymm_ymmm256_imm8], compare_lanes::<Vcmpps, 2>);
-    t.handler([VEX_Vcmppd_xmm_xmm_xmmm128_imm8], compare_lanes::<Vcmppd, 1>);
-    t.handler([VEX_Vcmppd_ymm_ymm_ymmm256_imm8], compare_lanes::<Vcmppd, 2>);
-    t.handlers([VEX_Vcmpss_xmm_xmm_xmmm32_imm8], compare_scalar::<Vcmpss, Xmm>, compare_scalar::<Vcmpss, Low<u32>>);
-    t.handlers([VEX_Vcmpsd_xmm_xmm_xmmm64_imm8], compare_scalar::<Vcmpsd, Xmm>, compare_scalar::<Vcmpsd, Low<u64>>);
-    t.handlers([VEX_Vcomiss_xmm_xmmm32], compare::<OneSource, Comiss, Xmm>, compare::<OneSource, Comiss, Low<u32>>);
-    t.handlers([VEX_Vcomisd_xmm_xmmm64], compare::<OneSource, Comisd, Xmm>, compare::<OneSource, Comisd, Low<u64>>);
-    t.handlers([VEX_Vucomiss_xmm_xmmm32], compare::<OneSource, Ucomiss, Xmm>, compare::<OneSource, Ucomiss, Low<u32>>);
-    t.handlers([VEX_Vucomisd_xmm_xmmm64], compare::<OneSource, Ucomisd, Xmm>, compare::<OneSource, Ucomisd, Low<u64>>);
+    t.handler([VEX_Vcmpps_xmm_xmm_xmmm128_imm8], compare_lanes::<Vcmpps, 1>).vector(VectorForm::UNALIGNED.float());
+    t.handler([VEX_Vcmpps_ymm_ymm_ymmm256_imm8], compare_lanes::<Vcmpps, 2>).vector(VectorForm::UNALIGNED.float());
+    t.handler([VEX_Vcmppd_xmm_xmm_xmmm128_imm8], compare_lanes::<Vcmppd, 1>).vector(VectorForm::UNALIGNED.float());
+    t.handler([VEX_Vcmppd_ymm_ymm_ymmm256_imm8], compare_lanes::<Vcmppd, 2>).vector(VectorForm::UNALIGNED.float());
+    t.handlers([VEX_Vcmpss_xmm_xmm_xmmm32_imm8], compare_scalar::<Vcmpss, Xmm>, compare_scalar::<Vcmpss, Low<u32>>).vector(VectorForm::UNALIGNED.float());
+    t.handlers([VEX_Vcmpsd_xmm_xmm_xmmm64_imm8], compare_scalar::<Vcmpsd, Xmm>, compare_scalar::<Vcmpsd, Low<u64>>).vector(VectorForm::UNALIGNED.float());
+    t.handlers([VEX_Vcomiss_xmm_xmmm32], compare::<OneSource, Comiss, Xmm>, compare::<OneSource, Comiss, Low<u32>>).vector(VectorForm::UNALIGNED.float().flags());
+    t.handlers([VEX_Vcomisd_xmm_xmmm64], compare::<OneSource, Comisd, Xmm>, compare::<OneSource, Comisd, Low<u64>>).vector(VectorForm::UNALIGNED.float().flags());
+    t.handlers([VEX_Vucomiss_xmm_xmmm32], compare::<OneSource, Ucomiss, Xmm>, compare::<OneSource, Ucomiss, Low<u32>>).vector(VectorForm::UNALIGNED.float().flags());
+    t.handlers([VEX_Vucomisd_xmm_xmmm64], compare::<OneSource, Ucomisd, Xmm>, compare::<OneSource, Ucomisd, Low<u64>>).vector(VectorForm::UNALIGNED.float().flags());
+    // The reasons are those of SSE.
+    t.called([VEX_Vrcpps_xmm_xmmm128, VEX_Vrcpps_ymm_ymmm256, VEX_Vrcpss_xmm_xmm_xmmm32]);
+    t.called([VEX_Vrsqrtps_xmm_xmmm128, VEX_Vrsqrtps_ymm_ymmm256, VEX_Vrsqrtss_xmm_xmm_xmmm32]);
+    t.called([VEX_Vhaddps_xmm_xmm_xmmm128, VEX_Vhaddps_ymm_ymm_ymmm256, VEX_Vhaddpd_xmm_xmm_xmmm128, VEX_Vhaddpd_ymm_ymm_ymmm256]);
+    t.called([VEX_Vhsubps_xmm_xmm_xmmm128, VEX_Vhsubps_ymm_ymm_ymmm256, VEX_Vhsubpd_xmm_xmm_xmmm128, VEX_Vhsubpd_ymm_ymm_ymmm256]);
+    t.called([VEX_Vaddsubps_xmm_xmm_xmmm128, VEX_Vaddsubps_ymm_ymm_ymmm256, VEX_Vaddsubpd_xmm_xmm_xmmm128, VEX_Vaddsubpd_ymm_ymm_ymmm256]);
 }

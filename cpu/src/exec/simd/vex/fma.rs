@@ -3,6 +3,7 @@
 use iced_x86::Code;
 
 use super::{TwoSources, V, cast, source};
+use crate::exec::native::VectorForm;
 use crate::exec::simd::Encoding;
 use crate::exec::simd::float::{Low, Operand, Xmm};
 use crate::exec::simd::mxcsr::{Masked, with_mxcsr};
@@ -93,12 +94,15 @@ fn lowest<K: Fused, F: Operand>(cpu: &mut Cpu, insn: &Insn) -> Exec {
 }
 
 fn packed<B: Backend, K: Fused>(t: &mut Table<B>, xmm: Code, ymm: Code) {
-    t.handler([xmm], lanes::<K, 1>);
-    t.handler([ymm], lanes::<K, 2>);
+    t.handler([xmm], lanes::<K, 1>)
+        .vector(VectorForm::UNALIGNED.float());
+    t.handler([ymm], lanes::<K, 2>)
+        .vector(VectorForm::UNALIGNED.float());
 }
 
 fn scalar<B: Backend, K: Fused, T: Int>(t: &mut Table<B>, code: Code) {
-    t.handlers([code], lowest::<K, Xmm>, lowest::<K, Low<T>>);
+    t.handlers([code], lowest::<K, Xmm>, lowest::<K, Low<T>>)
+        .vector(VectorForm::UNALIGNED.float());
 }
 
 #[rustfmt::skip]

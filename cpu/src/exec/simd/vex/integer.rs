@@ -5,6 +5,7 @@ use std::array::from_fn;
 use iced_x86::Code;
 
 use super::{binary, binary_in_steps, cast, source, unary};
+use crate::exec::native::VectorForm;
 use crate::exec::simd::integer::*;
 use crate::exec::simd::shuffle::*;
 use crate::exec::simd::sse41::*;
@@ -51,14 +52,18 @@ fn shift_imm<K: Packed, const L: usize>(cpu: &mut Cpu, insn: &Insn) -> Exec {
 
 /// The rows of a shift of which every element has the same count.
 fn counted<B: Backend, K: Packed>(t: &mut Table<B>, xmm: Code, ymm: Code) {
-    t.handler([xmm], shift::<K, 1>);
-    t.handler([ymm], shift::<K, 2>);
+    t.handler([xmm], shift::<K, 1>)
+        .vector(VectorForm::UNALIGNED);
+    t.handler([ymm], shift::<K, 2>)
+        .vector(VectorForm::UNALIGNED);
 }
 
 /// The rows of a shift by an immediate.
 fn by_immediate<B: Backend, K: Packed>(t: &mut Table<B>, xmm: Code, ymm: Code) {
-    t.handler([xmm], shift_imm::<K, 1>);
-    t.handler([ymm], shift_imm::<K, 2>);
+    t.handler([xmm], shift_imm::<K, 1>)
+        .vector(VectorForm::UNALIGNED);
+    t.handler([ymm], shift_imm::<K, 2>)
+        .vector(VectorForm::UNALIGNED);
 }
 
 #[rustfmt::skip]

@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use iced_x86::Code;
 
 use super::{V, cast, source};
+use crate::exec::native::VectorForm;
 use crate::exec::simd::sse2::{byte_signs, double_signs, single_signs};
 use crate::exec::simd::sse41::{Blendvpd, Blendvps, BySign, Pblendvb};
 use crate::exec::table::{Backend, Table};
@@ -176,27 +177,27 @@ fn doubles(cpu: &mut Cpu, insn: &Insn) -> Exec {
 #[rustfmt::skip]
 pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     use Code::*;
-    t.handler([VEX_Vmaskmovps_xmm_xmm_m128, VEX_Vpmaskmovd_xmm_xmm_m128], masked_load::<u32, 4>);
-    t.handler([VEX_Vmaskmovps_ymm_ymm_m256, VEX_Vpmaskmovd_ymm_ymm_m256], masked_load::<u32, 8>);
-    t.handler([VEX_Vmaskmovpd_xmm_xmm_m128, VEX_Vpmaskmovq_xmm_xmm_m128], masked_load::<u64, 2>);
-    t.handler([VEX_Vmaskmovpd_ymm_ymm_m256, VEX_Vpmaskmovq_ymm_ymm_m256], masked_load::<u64, 4>);
-    t.handler([VEX_Vmaskmovps_m128_xmm_xmm, VEX_Vpmaskmovd_m128_xmm_xmm], masked_store::<u32, 4>);
-    t.handler([VEX_Vmaskmovps_m256_ymm_ymm, VEX_Vpmaskmovd_m256_ymm_ymm], masked_store::<u32, 8>);
-    t.handler([VEX_Vmaskmovpd_m128_xmm_xmm, VEX_Vpmaskmovq_m128_xmm_xmm], masked_store::<u64, 2>);
-    t.handler([VEX_Vmaskmovpd_m256_ymm_ymm, VEX_Vpmaskmovq_m256_ymm_ymm], masked_store::<u64, 4>);
-    t.handler([VEX_Vblendvps_xmm_xmm_xmmm128_xmm], blendv::<Blendvps, 1>);
-    t.handler([VEX_Vblendvps_ymm_ymm_ymmm256_ymm], blendv::<Blendvps, 2>);
-    t.handler([VEX_Vblendvpd_xmm_xmm_xmmm128_xmm], blendv::<Blendvpd, 1>);
-    t.handler([VEX_Vblendvpd_ymm_ymm_ymmm256_ymm], blendv::<Blendvpd, 2>);
-    t.handler([VEX_Vpblendvb_xmm_xmm_xmmm128_xmm], blendv::<Pblendvb, 1>);
-    t.handler([VEX_Vpblendvb_ymm_ymm_ymmm256_ymm], blendv::<Pblendvb, 2>);
-    t.handler([VEX_Vptest_xmm_xmmm128], test::<ALL, 1>);
-    t.handler([VEX_Vptest_ymm_ymmm256], test::<ALL, 2>);
-    t.handler([VEX_Vtestps_xmm_xmmm128], test::<SINGLE_SIGNS, 1>);
-    t.handler([VEX_Vtestps_ymm_ymmm256], test::<SINGLE_SIGNS, 2>);
-    t.handler([VEX_Vtestpd_xmm_xmmm128], test::<DOUBLE_SIGNS, 1>);
-    t.handler([VEX_Vtestpd_ymm_ymmm256], test::<DOUBLE_SIGNS, 2>);
-    t.handler([VEX_Vpmovmskb_r32_ymm, VEX_Vpmovmskb_r64_ymm], bytes);
-    t.handler([VEX_Vmovmskps_r32_ymm, VEX_Vmovmskps_r64_ymm], singles);
-    t.handler([VEX_Vmovmskpd_r32_ymm, VEX_Vmovmskpd_r64_ymm], doubles);
+    t.handler([VEX_Vmaskmovps_xmm_xmm_m128, VEX_Vpmaskmovd_xmm_xmm_m128], masked_load::<u32, 4>).vector(VectorForm::UNALIGNED);
+    t.handler([VEX_Vmaskmovps_ymm_ymm_m256, VEX_Vpmaskmovd_ymm_ymm_m256], masked_load::<u32, 8>).vector(VectorForm::UNALIGNED);
+    t.handler([VEX_Vmaskmovpd_xmm_xmm_m128, VEX_Vpmaskmovq_xmm_xmm_m128], masked_load::<u64, 2>).vector(VectorForm::UNALIGNED);
+    t.handler([VEX_Vmaskmovpd_ymm_ymm_m256, VEX_Vpmaskmovq_ymm_ymm_m256], masked_load::<u64, 4>).vector(VectorForm::UNALIGNED);
+    t.handler([VEX_Vmaskmovps_m128_xmm_xmm, VEX_Vpmaskmovd_m128_xmm_xmm], masked_store::<u32, 4>).vector(VectorForm::UNALIGNED);
+    t.handler([VEX_Vmaskmovps_m256_ymm_ymm, VEX_Vpmaskmovd_m256_ymm_ymm], masked_store::<u32, 8>).vector(VectorForm::UNALIGNED);
+    t.handler([VEX_Vmaskmovpd_m128_xmm_xmm, VEX_Vpmaskmovq_m128_xmm_xmm], masked_store::<u64, 2>).vector(VectorForm::UNALIGNED);
+    t.handler([VEX_Vmaskmovpd_m256_ymm_ymm, VEX_Vpmaskmovq_m256_ymm_ymm], masked_store::<u64, 4>).vector(VectorForm::UNALIGNED);
+    t.handler([VEX_Vblendvps_xmm_xmm_xmmm128_xmm], blendv::<Blendvps, 1>).vector(VectorForm::UNALIGNED);
+    t.handler([VEX_Vblendvps_ymm_ymm_ymmm256_ymm], blendv::<Blendvps, 2>).vector(VectorForm::UNALIGNED);
+    t.handler([VEX_Vblendvpd_xmm_xmm_xmmm128_xmm], blendv::<Blendvpd, 1>).vector(VectorForm::UNALIGNED);
+    t.handler([VEX_Vblendvpd_ymm_ymm_ymmm256_ymm], blendv::<Blendvpd, 2>).vector(VectorForm::UNALIGNED);
+    t.handler([VEX_Vpblendvb_xmm_xmm_xmmm128_xmm], blendv::<Pblendvb, 1>).vector(VectorForm::UNALIGNED);
+    t.handler([VEX_Vpblendvb_ymm_ymm_ymmm256_ymm], blendv::<Pblendvb, 2>).vector(VectorForm::UNALIGNED);
+    t.handler([VEX_Vptest_xmm_xmmm128], test::<ALL, 1>).vector(VectorForm::UNALIGNED.flags());
+    t.handler([VEX_Vptest_ymm_ymmm256], test::<ALL, 2>).vector(VectorForm::UNALIGNED.flags());
+    t.handler([VEX_Vtestps_xmm_xmmm128], test::<SINGLE_SIGNS, 1>).vector(VectorForm::UNALIGNED.flags());
+    t.handler([VEX_Vtestps_ymm_ymmm256], test::<SINGLE_SIGNS, 2>).vector(VectorForm::UNALIGNED.flags());
+    t.handler([VEX_Vtestpd_xmm_xmmm128], test::<DOUBLE_SIGNS, 1>).vector(VectorForm::UNALIGNED.flags());
+    t.handler([VEX_Vtestpd_ymm_ymmm256], test::<DOUBLE_SIGNS, 2>).vector(VectorForm::UNALIGNED.flags());
+    t.handler([VEX_Vpmovmskb_r32_ymm, VEX_Vpmovmskb_r64_ymm], bytes).vector(VectorForm::UNALIGNED);
+    t.handler([VEX_Vmovmskps_r32_ymm, VEX_Vmovmskps_r64_ymm], singles).vector(VectorForm::UNALIGNED);
+    t.handler([VEX_Vmovmskpd_r32_ymm, VEX_Vmovmskpd_r64_ymm], doubles).vector(VectorForm::UNALIGNED);
 }

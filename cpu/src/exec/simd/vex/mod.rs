@@ -20,6 +20,7 @@ use iced_x86::Code;
 
 use super::aes::*;
 use super::{Encoding, Packed, V, cast};
+use crate::exec::native::VectorForm;
 use crate::exec::table::{Backend, Table};
 use crate::insn::{Abort, Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
@@ -164,14 +165,18 @@ fn binary_in_steps<B: Backend, K: Packed, const STEP: usize>(
     xmm: Code,
     ymm: Code,
 ) {
-    t.handler([xmm], two_sources::<K, STEP, 1>);
-    t.handler([ymm], two_sources::<K, STEP, 2>);
+    t.handler([xmm], two_sources::<K, STEP, 1>)
+        .vector(VectorForm::UNALIGNED);
+    t.handler([ymm], two_sources::<K, STEP, 2>)
+        .vector(VectorForm::UNALIGNED);
 }
 
 /// The rows of an instruction with one source, on XMM and on YMM registers.
 fn unary<B: Backend, K: Packed>(t: &mut Table<B>, xmm: Code, ymm: Code) {
-    t.handler([xmm], one_source::<K, 0, 1>);
-    t.handler([ymm], one_source::<K, 0, 2>);
+    t.handler([xmm], one_source::<K, 0, 1>)
+        .vector(VectorForm::UNALIGNED);
+    t.handler([ymm], one_source::<K, 0, 2>)
+        .vector(VectorForm::UNALIGNED);
 }
 
 /// The rows of AES and carry-less multiplication. Those on YMM registers are VAES and VPCLMULQDQ.
@@ -183,8 +188,8 @@ fn aes<B: Backend>(t: &mut Table<B>) {
     binary::<B, Aesdec>(t, VEX_Vaesdec_xmm_xmm_xmmm128, VEX_Vaesdec_ymm_ymm_ymmm256);
     binary::<B, Aesdeclast>(t, VEX_Vaesdeclast_xmm_xmm_xmmm128, VEX_Vaesdeclast_ymm_ymm_ymmm256);
     binary::<B, Pclmulqdq>(t, VEX_Vpclmulqdq_xmm_xmm_xmmm128_imm8, VEX_Vpclmulqdq_ymm_ymm_ymmm256_imm8);
-    t.handler([VEX_Vaesimc_xmm_xmmm128], one_source::<Aesimc, 0, 1>);
-    t.handler([VEX_Vaeskeygenassist_xmm_xmmm128_imm8], one_source::<Aeskeygenassist, 0, 1>);
+    t.handler([VEX_Vaesimc_xmm_xmmm128], one_source::<Aesimc, 0, 1>).vector(VectorForm::UNALIGNED);
+    t.handler([VEX_Vaeskeygenassist_xmm_xmmm128_imm8], one_source::<Aeskeygenassist, 0, 1>).vector(VectorForm::UNALIGNED);
 }
 
 pub(super) fn rows<B: Backend>(t: &mut Table<B>) {

@@ -5,6 +5,7 @@ use std::array::from_fn;
 use iced_x86::Code;
 
 use super::{V, binary, cast, one_source, source, unary};
+use crate::exec::native::VectorForm;
 use crate::exec::simd::packed;
 use crate::exec::simd::shuffle::{Pshufd, Shufpd};
 use crate::exec::table::{Backend, Table};
@@ -73,9 +74,9 @@ pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     binary::<B, Permilpd>(t, VEX_Vpermilpd_xmm_xmm_xmmm128, VEX_Vpermilpd_ymm_ymm_ymmm256);
     unary::<B, Pshufd>(t, VEX_Vpermilps_xmm_xmmm128_imm8, VEX_Vpermilps_ymm_ymmm256_imm8);
     // VPERMILPD by an immediate is SHUFPD with both sources the same.
-    t.handler([VEX_Vpermilpd_xmm_xmmm128_imm8], one_source::<Shufpd, 2, 1>);
-    t.handler([VEX_Vpermilpd_ymm_ymmm256_imm8], one_source::<Shufpd, 2, 2>);
-    t.handler([VEX_Vpermd_ymm_ymm_ymmm256, VEX_Vpermps_ymm_ymm_ymmm256], permute_singles);
-    t.handler([VEX_Vpermq_ymm_ymmm256_imm8, VEX_Vpermpd_ymm_ymmm256_imm8], permute_doubles);
-    t.handler([VEX_Vperm2f128_ymm_ymm_ymmm256_imm8, VEX_Vperm2i128_ymm_ymm_ymmm256_imm8], permute_lanes);
+    t.handler([VEX_Vpermilpd_xmm_xmmm128_imm8], one_source::<Shufpd, 2, 1>).vector(VectorForm::UNALIGNED);
+    t.handler([VEX_Vpermilpd_ymm_ymmm256_imm8], one_source::<Shufpd, 2, 2>).vector(VectorForm::UNALIGNED);
+    t.handler([VEX_Vpermd_ymm_ymm_ymmm256, VEX_Vpermps_ymm_ymm_ymmm256], permute_singles).vector(VectorForm::UNALIGNED);
+    t.handler([VEX_Vpermq_ymm_ymmm256_imm8, VEX_Vpermpd_ymm_ymmm256_imm8], permute_doubles).vector(VectorForm::UNALIGNED);
+    t.handler([VEX_Vperm2f128_ymm_ymm_ymmm256_imm8, VEX_Vperm2i128_ymm_ymm_ymmm256_imm8], permute_lanes).vector(VectorForm::UNALIGNED);
 }
