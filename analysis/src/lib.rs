@@ -10,6 +10,7 @@
 //! | `decode`, `load` | reads a trace, on all processors |
 //! | `names` | names of functions, modules and programs |
 //! | `functions`, `calls` | functions with their counts; the call tree |
+//! | `call_trace` | calls and returns in order |
 //! | `folded`, `flamegraph`, `timeline`, `firefox` | call stacks for other tools; pictures of them |
 //! | `counts`, `coverage` | how often instructions and source lines were executed |
 //! | `lines`, `html`, `lcov` | source files and assembly with counts; coverage for other tools |
@@ -29,6 +30,7 @@
 #![warn(unreachable_pub)]
 
 mod bolt;
+mod call_trace;
 mod calls;
 mod code_files;
 mod counts;
@@ -52,6 +54,7 @@ mod perf_data;
 mod timeline;
 
 pub use bolt::{autofdo, bolt, drcov, find_module};
+pub use call_trace::{CallTrace, call_trace};
 pub use calls::calls;
 pub use code_files::CodeFiles;
 pub use coverage::{Coverage, Selection, coverage};

@@ -1,7 +1,7 @@
 //! The table of reports.
 
 use clap::builder::TypedValueParser;
-use vbts_analysis::{self as analysis, By, Moment, Samples, Timeline};
+use vbts_analysis::{self as analysis, By, CallTrace, Moment, Samples, Timeline};
 use vbts_host::exit::Failure;
 use vbts_host::output::Output;
 
@@ -31,6 +31,8 @@ pub(crate) struct Kind {
 /// An option or an argument that only some reports have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Opt {
+    /// `--depth N`
+    Depth,
     /// `--function NAME`
     Function,
     /// `--json`
@@ -56,13 +58,14 @@ pub(crate) enum Opt {
 }
 
 use Opt::{
-    Function, Json, Least, Limit, Module, Other, Processor, RawFrames, Sched, Source, Steps,
+    Depth, Function, Json, Least, Limit, Module, Other, Processor, RawFrames, Sched, Source, Steps,
 };
 
 impl Opt {
     /// Name on the command line.
     pub(crate) fn name(self) -> &'static str {
         match self {
+            Depth => "--depth",
             Function => "--function",
             Json => "--json",
             Least => "--least",
@@ -93,7 +96,7 @@ const fn row(
 }
 
 #[rustfmt::skip]
-static KINDS: [Kind; 24] = [
+static KINDS: [Kind; 25] = [
     row("text", "For people: one line a branch, with functions and source lines", &[Processor, Sched],
         |args, output| show(Shown::Text, args, output)),
     row("json", "One JSON object a line", &[Processor, Sched],
@@ -110,6 +113,8 @@ static KINDS: [Kind; 24] = [
         |args, output| by(By::Task, args, output)),
     row("calls", "The call tree", &[Json, Least, RawFrames],
         |args, output| counted(args, output, |trace, out| analysis::calls(&mut trace.profile, args.least.unwrap_or(LEAST), args.json, out))),
+    row("trace", "Calls and returns in order, with their instructions", &[Depth, Function, RawFrames],
+        |args, output| watched(args, output, CallTrace::new(args.depth.unwrap_or(u32::MAX), args.raw_frames), |trace, out| analysis::call_trace(&mut trace.profile, args.function.as_deref(), out))),
     row("folded", "Call stacks with their instructions, for flame graph tools", &[RawFrames],
         |args, output| counted(args, output, |trace, out| analysis::folded(&mut trace.profile, out))),
     row("flamegraph", "A flame graph: one SVG file", &[RawFrames],

@@ -101,19 +101,22 @@ pub(crate) struct ReportArgs {
     /// repeated
     #[arg(long, value_name = "PATH")]
     pub source: Vec<PathBuf>,
-    /// assembly: only the function with this name
+    /// assembly, trace: only the function with this name; trace: with what it calls
     #[arg(long, value_name = "NAME")]
     pub function: Option<String>,
     /// bolt, autofdo, diff: the executed file (default: the program). diff also takes [kernel]
     #[arg(long, value_name = "NAME")]
     pub module: Option<String>,
+    /// trace: only calls that are in fewer than N others
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub depth: Option<u32>,
     /// tail: branches to show of each task, 10000 at most (default: 20)
     #[arg(long, value_name = "N")]
     pub steps: Option<usize>,
     /// calls: only subtrees with at least P percent of all instructions (default: 0.5)
     #[arg(long, value_name = "P")]
     pub least: Option<f64>,
-    /// calls, folded, flamegraph, timeline, firefox, tail, where: also show the stubs of the
+    /// calls, trace, folded, flamegraph, timeline, firefox, tail, where: also show the stubs of the
     /// procedure linkage table and the dynamic linker's resolver, through which calls lead
     #[arg(long)]
     pub raw_frames: bool,
@@ -172,6 +175,7 @@ impl ReportArgs {
             source: Vec::new(),
             function: None,
             module: None,
+            depth: None,
             steps: None,
             least: None,
             raw_frames: false,
@@ -204,6 +208,7 @@ impl ReportArgs {
             (Opt::Source, !self.source.is_empty()),
             (Opt::Function, self.function.is_some()),
             (Opt::Module, self.module.is_some()),
+            (Opt::Depth, self.depth.is_some()),
             (Opt::Steps, self.steps.is_some()),
             (Opt::Least, self.least.is_some()),
             (Opt::RawFrames, self.raw_frames),

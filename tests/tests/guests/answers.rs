@@ -4,6 +4,7 @@
 pub mod bolt;
 mod browser;
 mod build_ids;
+mod call_trace;
 mod counts;
 mod coverage;
 mod forks;
@@ -49,6 +50,7 @@ fn trials(module: &str) -> Vec<Trial> {
             ("two_runs", moments::two_runs),
             ("two_runs_of_tasks", moments::two_runs_of_tasks),
             ("moments", moments::moments),
+            ("calls_as_the_program_says", call_trace::as_the_program_says),
             ("the_linkage_is_no_caller", linkage::is_no_caller),
             (
                 "the_linkage_of_a_stripped_linker",

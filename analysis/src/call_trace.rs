@@ -1,0 +1,226 @@
+//! Calls and returns in order, indented, as ftrace's `function_graph` and uftrace print them.
+//!
+//! A branch has no time. How long a call took is therefore the number of instructions that its task
+//! has executed until it returned.
+
+use std::collections::HashMap;
+use std::io;
+
+use vbts_trace::profile::modules::AddressSpace;
+use vbts_trace::profile::space::Effect;
+use vbts_trace::profile::stack::Stack;
+use vbts_trace::profile::tree::NodeId;
+use vbts_trace::profile::{Seen, TaskCount, Watch};
+
+use super::{Loaded, Names, Out};
+
+/// Maximum number of lines that are kept: 128 MiB.
+const MAX_LINES: usize = 1 << 22;
+/// Maximum number of open calls that are kept of all tasks.
+const MAX_OPEN: usize = 1 << 21;
+/// Indentation in columns for each call, and at most.
+const INDENT: (usize, usize) = (2, 120);
+
+/// What a line shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// A call whose callees are in the lines that follow.
+    Open,
+    /// A call without callees that are shown, with its instructions.
+    Leaf(u64),
+    /// The return from a call, with the instructions of it and its callees.
+    Close(u64),
+    /// The end of the task, or of the trace, in a call, with its instructions so far.
+    Unfinished(u64),
+}
+
+/// A line.
+#[derive(Debug, Clone, Copy)]
+struct Line {
+    task: u32,
+    depth: u32,
+    node: NodeId,
+    kind: Kind,
+}
+
+/// A call that has not returned.
+#[derive(Debug, Clone, Copy)]
+struct OpenCall {
+    node: NodeId,
+    /// The number of shown calls in which it is.
+    depth: u32,
+    /// Instructions of the task when it began.
+    start: u64,
+    /// Its line, if it is shown.
+    line: Option<usize>,
+}
+
+/// The calls and returns of all tasks.
+#[derive(Debug, Default)]
+pub struct CallTrace {
+    /// Calls in so many others are not shown.
+    max_depth: u32,
+    raw_frames: bool,
+    lines: Vec<Line>,
+    /// By the number of the task.
+    open: HashMap<u64, Vec<OpenCall>>,
+    /// Number of open calls.
+    open_calls: usize,
+    /// Calls for which there was no room.
+    cut: bool,
+}
+
+impl CallTrace {
+    /// Keeps calls that are in fewer than `max_depth` others. Stubs of the procedure linkage table
+    /// are calls only if `raw_frames`.
+    pub fn new(max_depth: u32, raw_frames: bool) -> Self {
+        Self {
+            max_depth,
+            raw_frames,
+            ..Self::default()
+        }
+    }
+
+    fn begin(&mut self, task: u32, node: NodeId, depth: u32, is_shown: bool) -> Option<usize> {
+        if !is_shown || depth >= self.max_depth {
+            return None;
+        }
+        if self.lines.len() >= MAX_LINES {
+            self.cut = true;
+            return None;
+        }
+        self.lines.push(Line {
+            task,
+            depth,
+            node,
+            kind: Kind::Open,
+        });
+        Some(self.lines.len() - 1)
+    }
+
+    fn end(&mut self, task: u32, call: OpenCall, clock: u64, is_finished: bool) {
+        let Some(at) = call.line else {
+            return;
+        };
+        let instructions = clock.saturating_sub(call.start);
+        let is_last = at + 1 == self.lines.len();
+        match self.lines.get_mut(at) {
+            Some(line) if is_last && is_finished => line.kind = Kind::Leaf(instructions),
+            // There is room for the ends of the calls that were kept.
+            _ => self.lines.push(Line {
+                task,
+                depth: call.depth,
+                node: call.node,
+                kind: match is_finished {
+                    true => Kind::Close(instructions),
+                    false => Kind::Unfinished(instructions),
+                },
+            }),
+        }
+    }
+}
+
+impl Watch for CallTrace {
+    fn record(&mut self, seen: &Seen<'_>) {
+        if seen.effect == Effect::Jump {
+            return;
+        }
+        let (id, clock) = (seen.count.id, seen.count.instructions);
+        let frames = seen.stack.frames();
+        let mut open = std::mem::take(self.open.entry(seen.task).or_default());
+        // Only the inner frames change.
+        while let Some(last) = open.last().copied()
+            && frames
+                .get(open.len() - 1)
+                .is_none_or(|frame| frame.node != last.node)
+        {
+            open.pop();
+            self.open_calls -= 1;
+            self.end(id, last, clock, true);
+        }
+        let new = frames.get(open.len()..).unwrap_or_default();
+        let new = new.get(..MAX_OPEN - self.open_calls).unwrap_or(new);
+        for frame in new {
+            let outer = open.last();
+            let depth = outer.map_or(0, |call| call.depth + u32::from(call.line.is_some()));
+            let is_shown = self.raw_frames || !seen.functions.is_linkage(frame.function);
+            open.push(OpenCall {
+                node: frame.node,
+                depth,
+                start: clock,
+                line: self.begin(id, frame.node, depth, is_shown),
+            });
+        }
+        self.open_calls += new.len();
+        self.open.insert(seen.task, open);
+    }
+
+    fn end(&mut self, task: u64, count: &TaskCount, _: &Stack, _: &AddressSpace) {
+        let open = self.open.remove(&task).unwrap_or_default();
+        self.open_calls -= open.len();
+        for call in open.into_iter().rev() {
+            self.end(count.id, call, count.instructions, false);
+        }
+    }
+}
+
+/// Shows the calls and returns, only those of functions called `only` and what these call if that
+/// is given.
+///
+/// # Errors
+/// The output fails.
+pub fn call_trace(
+    profile: &mut Loaded<CallTrace>,
+    only: Option<&str>,
+    out: &mut Out<'_>,
+) -> io::Result<()> {
+    let names = Names::of(profile);
+    let trace = std::mem::take(profile.watch());
+    let nodes = profile.tree().nodes();
+    let name = |node: NodeId| {
+        let node = nodes.get(node as usize);
+        node.map_or("", |node| names.label(node.label))
+    };
+    writeln!(out, "{:>14} {:>8}  call", "instructions", "task")?;
+    // For each task, the depth of the outermost call of `only`.
+    let mut within: HashMap<u32, u32> = HashMap::new();
+    for line in &trace.lines {
+        let outer = match only {
+            None => 0,
+            Some(wanted) => match within.get(&line.task) {
+                Some(outer) => *outer,
+                None if name(line.node) == wanted => {
+                    if line.kind == Kind::Open {
+                        within.insert(line.task, line.depth);
+                    }
+                    line.depth
+                }
+                None => continue,
+            },
+        };
+        if line.depth == outer && matches!(line.kind, Kind::Close(_) | Kind::Unfinished(_)) {
+            within.remove(&line.task);
+        }
+        let indent = (INDENT.0 * (line.depth - outer) as usize).min(INDENT.1);
+        let (task, name) = (line.task, name(line.node));
+        match line.kind {
+            Kind::Open => writeln!(out, "{:>14} {task:>8}  {:indent$}{name}() {{", "", "")?,
+            Kind::Leaf(count) => writeln!(out, "{count:>14} {task:>8}  {:indent$}{name}();", "")?,
+            Kind::Close(count) => {
+                writeln!(out, "{count:>14} {task:>8}  {:indent$}}} /* {name} */", "")?;
+            }
+            Kind::Unfinished(count) => writeln!(
+                out,
+                "{count:>14} {task:>8}  {:indent$}}} /* {name}: has not returned */",
+                ""
+            )?,
+        }
+    }
+    if trace.cut {
+        writeln!(
+            out,
+            "only the first {MAX_LINES} lines are shown: --from, --task and --depth select others"
+        )?;
+    }
+    Ok(())
+}
