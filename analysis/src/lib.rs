@@ -10,6 +10,7 @@
 //! | `decode`, `load` | reads a trace, on all processors |
 //! | `names` | names of functions, modules and programs |
 //! | `functions`, `calls` | functions with their counts; the call tree |
+//! | `stat` | the counts of a run, and their difference from those of another |
 //! | `call_trace` | calls and returns in order |
 //! | `folded`, `flamegraph`, `timeline`, `firefox` | call stacks for other tools; pictures of them |
 //! | `counts`, `coverage` | how often instructions and source lines were executed |
@@ -51,6 +52,7 @@ mod moment;
 mod names;
 mod perf;
 mod perf_data;
+mod stat;
 mod timeline;
 
 pub use bolt::{autofdo, bolt, drcov, find_module};
@@ -71,6 +73,7 @@ pub use memory_code::MemoryCode;
 pub use moment::{Moment, moment};
 pub use names::{Names, similar_functions};
 pub use perf::{PerfError, perf};
+pub use stat::{Stat, stat};
 pub use timeline::{Timeline, timeline};
 
 use std::fmt;

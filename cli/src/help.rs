@@ -42,10 +42,11 @@ topics! {
 }
 
 /// The commands whose help can be asked for.
-const COMMANDS: [&str; 8] = [
+const COMMANDS: [&str; 9] = [
     "probe",
     "run",
     "trace",
+    "stat",
     "report",
     "test",
     "setup",

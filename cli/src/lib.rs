@@ -38,6 +38,7 @@ mod report;
 mod rescue;
 mod run;
 mod setup;
+mod stat;
 mod stats;
 mod test;
 mod trace;
@@ -73,6 +74,8 @@ enum Command {
     Run(run::RunArgs),
     /// Run a program inside a guest and print every branch that it takes
     Trace(trace::TraceArgs),
+    /// Run a program inside a guest and count what it executes, exactly
+    Stat(stat::StatArgs),
     /// Show a trace that was kept in a file
     Report(report::ReportArgs),
     /// Run the regression suite of the ptrace BTS requests in guests
@@ -117,6 +120,7 @@ fn run(command: &Command) -> Result<u8, Failure> {
         Command::Probe(args) => probe::main(args),
         Command::Run(args) => run::main(args),
         Command::Trace(args) => trace::main(args),
+        Command::Stat(args) => stat::main(args),
         Command::Report(args) => report::main(args),
         Command::Test(args) => test::main(args),
         Command::Setup(args) => setup::main(args),

@@ -9,11 +9,12 @@ use super::Cli;
 /// The page of what the commands have in common.
 const COMMON: &str = include_str!("../docs/vbts.1");
 /// A visible command and its page.
-const PAGES: [(&str, &str); 6] = [
+const PAGES: [(&str, &str); 7] = [
     ("probe", include_str!("../docs/vbts-probe.1")),
     ("report", include_str!("../docs/vbts-report.1")),
     ("run", include_str!("../docs/vbts-run.1")),
     ("setup", include_str!("../docs/vbts-setup.1")),
+    ("stat", include_str!("../docs/vbts-stat.1")),
     ("test", include_str!("../docs/vbts-test.1")),
     ("trace", include_str!("../docs/vbts-trace.1")),
 ];

@@ -28,7 +28,8 @@ impl TraceRun {
         self.options.extend([name.into(), value.into()]);
     }
 
-    /// Runs `vbts` with the words `first`, the file for the trace, the options and the words `last`.
+    /// Runs `vbts` with the words `first`, the file for the trace, the options, and the words
+    /// `last`.
     ///
     /// # Errors
     /// `vbts` cannot be started, or has failed and made no trace that has an end.

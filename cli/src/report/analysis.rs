@@ -33,6 +33,8 @@ pub(super) struct Counted<W = ()> {
     /// The counts.
     pub profile: Loaded<W>,
     /// The command that was traced.
+    pub command: Vec<String>,
+    /// Its words.
     pub title: String,
     /// The source files that the options select.
     selection: Selection,
@@ -145,12 +147,13 @@ fn found<W: Watch, T>(
     let (mut report, started) = Report::start(args, output)?;
     let (trace, files) = started.source.read()?;
     let selection = selection(args, &trace)?;
-    let title = trace.reader.run().command.join(" ");
+    let command = trace.reader.run().command.clone();
     let mut profile = report.load(trace, files, watch)?;
     let part = find(&mut profile)?;
     let mut counted = Counted {
         profile,
-        title,
+        title: command.join(" "),
+        command,
         selection,
     };
     report.write(|out| answer(&mut counted, part, out))?;

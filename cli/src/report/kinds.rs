@@ -96,7 +96,7 @@ const fn row(
 }
 
 #[rustfmt::skip]
-static KINDS: [Kind; 25] = [
+static KINDS: [Kind; 26] = [
     row("text", "For people: one line a branch, with functions and source lines", &[Processor, Sched],
         |args, output| show(Shown::Text, args, output)),
     row("json", "One JSON object a line", &[Processor, Sched],
@@ -105,6 +105,8 @@ static KINDS: [Kind; 25] = [
         |args, output| show(Shown::Raw, args, output)),
     row("functions", "Functions: calls, instructions and branches, without and with those of callees", &[Json, Limit],
         |args, output| by(By::Function, args, output)),
+    row("stat", "Counts of the run: instructions, branches, calls, and what has most of them", &[Json],
+        |args, output| counted(args, output, |trace, out| analysis::stat(&mut trace.profile, &trace.command, args.json, out))),
     row("modules", "Mapped files", &[Json, Limit],
         |args, output| by(By::Module, args, output)),
     row("files", "Source files", &[Json, Limit],
@@ -154,6 +156,11 @@ fn by(by: By, args: &ReportArgs, output: Output) -> Result<(), Failure> {
     counted(args, output, |trace, out| {
         analysis::functions(&mut trace.profile, by, limit(args), args.json, out)
     })
+}
+
+/// The report with this name.
+pub(crate) fn named(name: &str) -> Option<&'static Kind> {
+    KINDS.iter().find(|kind| kind.name == name)
 }
 
 /// The parser of a report's name.

@@ -28,8 +28,8 @@ use vbts_trace::Reader;
 
 use super::file_uses::FileUses;
 use super::filters::FilterArgs;
-use super::options::{default_of, named, seconds};
-pub(crate) use kinds::{Kind, Opt, kind};
+use super::options::{self, default_of, seconds};
+pub(crate) use kinds::{Kind, Opt, kind, named};
 use tasks::TaskPattern;
 use vbts_host::exit::Failure;
 use vbts_vmm::config::SandboxMode;
@@ -86,7 +86,7 @@ pub(crate) struct ReportArgs {
           value_parser = seconds)]
     pub timeout: Duration,
     /// How to confine the process that makes the report
-    #[arg(long, value_parser = named::<SandboxMode>(), value_name = "MODE", default_value = default_of::<SandboxMode>())]
+    #[arg(long, value_parser = options::named::<SandboxMode>(), value_name = "MODE", default_value = default_of::<SandboxMode>())]
     pub sandbox: SandboxMode,
     /// Directory in which the traced files are looked up for names
     #[arg(long, value_name = "DIR", default_value = "/")]
@@ -120,7 +120,7 @@ pub(crate) struct ReportArgs {
     /// procedure linkage table and the dynamic linker's resolver, through which calls lead
     #[arg(long)]
     pub raw_frames: bool,
-    /// functions, modules, files, tasks, calls: one JSON object a line
+    /// functions, modules, files, tasks, calls: one JSON object a line; stat: one object
     #[arg(long)]
     pub json: bool,
 }

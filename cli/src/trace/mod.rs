@@ -19,6 +19,7 @@ mod report;
 mod run;
 
 pub(crate) use options::TraceArgs;
+pub(crate) use report::{TraceDirectory, run_in_child};
 use vbts_host::exit::Failure;
 
 /// Runs the command.

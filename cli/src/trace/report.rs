@@ -20,11 +20,15 @@ use vbts_host::HeldSignals;
 use vbts_host::child::fork;
 use vbts_host::exit::{Failure, conclude, status};
 
-/// A directory that is removed at the end.
-struct Directory(PathBuf);
+/// A directory for a trace, which is removed at the end.
+pub(crate) struct TraceDirectory(PathBuf);
 
-impl Directory {
-    fn create() -> anyhow::Result<Self> {
+impl TraceDirectory {
+    /// Makes the directory, in that for temporary files.
+    ///
+    /// # Errors
+    /// The host refuses it.
+    pub(crate) fn create() -> anyhow::Result<Self> {
         let name = format!("vbts-report-{}", std::process::id());
         let path = std::env::temp_dir().join(name);
         // It must not exist: nothing in it is of another user.
@@ -32,9 +36,14 @@ impl Directory {
         created.with_context(|| format!("Cannot create the directory {}", path.display()))?;
         Ok(Self(path))
     }
+
+    /// The path of a file in it.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
 }
 
-impl Drop for Directory {
+impl Drop for TraceDirectory {
     fn drop(&mut self) {
         // What is left there is in the directory for temporary files.
         let _ = std::fs::remove_dir_all(&self.0);
@@ -57,8 +66,8 @@ pub(super) fn main(args: &TraceArgs, kind: &'static Kind) -> Result<u8, Failure>
             return Err(anyhow!("--against: only --report diff compares two traces").into());
         }
     }
-    let directory = Directory::create()?;
-    let trace = directory.0.join("trace.btrace");
+    let directory = TraceDirectory::create()?;
+    let trace = directory.file("trace.btrace");
     let config = TraceConfig {
         format: TraceFormat::Btrace,
         output: TraceTo::File(trace.clone()),
@@ -91,7 +100,10 @@ pub(super) fn main(args: &TraceArgs, kind: &'static Kind) -> Result<u8, Failure>
 }
 
 /// Runs `config` in a process of its own. Returns the exit status.
-fn run_in_child(config: &TraceConfig) -> anyhow::Result<u8> {
+///
+/// # Errors
+/// The host starts no process, or waiting for it fails.
+pub(crate) fn run_in_child(config: &TraceConfig) -> anyhow::Result<u8> {
     let held = HeldSignals::hold();
     let child = fork().context("Cannot start a process for the trace")?;
     let Some(child) = child else {

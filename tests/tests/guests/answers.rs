@@ -17,6 +17,7 @@ mod linkage;
 mod moments;
 mod names;
 mod profiles;
+mod stat;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -50,6 +51,7 @@ fn trials(module: &str) -> Vec<Trial> {
             ("two_runs", moments::two_runs),
             ("two_runs_of_tasks", moments::two_runs_of_tasks),
             ("moments", moments::moments),
+            ("stat", stat::counts),
             ("calls_as_the_program_says", call_trace::as_the_program_says),
             ("the_linkage_is_no_caller", linkage::is_no_caller),
             (

@@ -1,0 +1,104 @@
+//! `vbts stat`: counts what a program executes.
+
+mod options;
+
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::{Context as _, anyhow};
+pub(crate) use options::StatArgs;
+use vbts_analysis::Stat;
+use vbts_capture::TraceFormat;
+use vbts_capture::output::TraceTo;
+use vbts_host::exit::{Failure, say};
+
+use crate::report::{self, ReportArgs};
+use crate::trace::{TraceDirectory, run_in_child};
+
+/// Maximum size in bytes of a file of counts.
+const MAX_FILE: u64 = 1 << 30;
+/// The exit status if a program has executed more than `--fail-above` allows.
+const ABOVE: u8 = 1;
+
+/// Runs the command. The exit status is that of the program, or [`ABOVE`] if that has succeeded.
+///
+/// # Errors
+/// The program cannot be traced, or a file of counts cannot be read or written.
+pub(crate) fn main(args: &StatArgs) -> Result<u8, Failure> {
+    // A mistake in a name is found before the program runs.
+    let before = args.against.as_deref().map(read).transpose()?;
+    let directory = TraceDirectory::create()?;
+    let (trace, counts) = (directory.file("trace.btrace"), directory.file("stat.json"));
+    let mut config = args.config();
+    config.format = TraceFormat::Btrace;
+    config.output = TraceTo::File(trace.clone());
+    let code = run_in_child(&config)?;
+    let is_kept = trace.try_exists();
+    if !is_kept.with_context(|| format!("Cannot find {}", trace.display()))? {
+        // The other process has said why.
+        return Ok(code);
+    }
+    let kind = report::named("stat").context("there is no report of counts")?;
+    let report_args = ReportArgs {
+        json: true,
+        output: Some(counts.clone()),
+        root: config.root().into(),
+        kernel: config.kernel.clone(),
+        sandbox: config.machine.sandbox,
+        ..ReportArgs::new(kind, trace)
+    };
+    match report::main(&report_args)? {
+        0 => {}
+        status => return Ok(status),
+    }
+    let stat = read(&counts)?;
+    write(args, &stat, before.as_ref())?;
+    if let (Some(limit), Some(before)) = (args.fail_above, &before) {
+        let growth = stat.growth_since(before);
+        if growth > limit.0 {
+            say(format_args!(
+                "{growth:.3}% more instructions than before: --fail-above {}%",
+                limit.0
+            ));
+            return Ok(if code == 0 { ABOVE } else { code });
+        }
+    }
+    Ok(code)
+}
+
+/// Reads counts that `--json` has written.
+fn read(path: &Path) -> anyhow::Result<Stat> {
+    let name = path.display();
+    let file = File::open(path).with_context(|| format!("Cannot open {name}"))?;
+    let size = file.metadata().map_or(0, |metadata| metadata.len());
+    if size > MAX_FILE {
+        return Err(anyhow!("{name} is too large for a file of counts"));
+    }
+    let stat = serde_json::from_reader(std::io::BufReader::new(file));
+    stat.with_context(|| format!("{name} has no counts of vbts stat --json"))
+}
+
+/// Writes the counts, and how they differ from those of the run `before`.
+fn write(args: &StatArgs, stat: &Stat, before: Option<&Stat>) -> anyhow::Result<()> {
+    let mut text = Vec::new();
+    if args.json {
+        serde_json::to_writer(&mut text, stat)?;
+        text.push(b'\n');
+    } else {
+        stat.text(&mut text)?;
+        if let Some(before) = before {
+            stat.compare(before, &mut text)?;
+        }
+    }
+    match &args.output {
+        None => {
+            // The program's output is on standard output.
+            let mut stderr = std::io::stderr().lock();
+            stderr.write_all(&text).context("Cannot write the counts")
+        }
+        Some(path) => {
+            std::fs::write(path, text).with_context(|| format!("Cannot write {}", path.display()))
+        }
+    }
+}
