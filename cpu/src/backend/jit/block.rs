@@ -4,8 +4,10 @@ use iced_x86::{Encoder, IcedError, InstructionInfoFactory, Mnemonic};
 
 use crate::backend::interpreter::op::Op as Operation;
 use crate::backend::jit::assembler::{Assembler, Sections};
+use crate::backend::jit::code::store::Link;
 use crate::backend::jit::flags::Flags;
 use crate::backend::jit::forms::direct::Effect;
+use crate::backend::jit::registers::frame::RecordedBranch;
 use crate::backend::jit::translator::cold::{ColdPath, Transfer};
 use crate::backend::jit::translator::common_call::CommonCall;
 use crate::backend::jit::translator::{self, Context, Item, Translator};
@@ -19,8 +21,10 @@ pub(crate) struct Workspace {
     info: InstructionInfoFactory,
     items: Vec<Item>,
     cold: Vec<ColdPath>,
-    /// Offsets of the displacements of the jumps to other blocks.
-    pub links: Vec<usize>,
+    /// The jumps to other blocks.
+    pub links: Vec<Link>,
+    /// The branches that the code records.
+    pub branches: Vec<RecordedBranch>,
 }
 
 impl Default for Workspace {
@@ -32,6 +36,7 @@ impl Default for Workspace {
             items: Vec::new(),
             cold: Vec::new(),
             links: Vec::new(),
+            branches: Vec::new(),
         }
     }
 }
@@ -64,10 +69,12 @@ pub(crate) fn translate(
         items,
         cold,
         links,
+        branches,
     } = workspace;
     asm.begin(sections);
     cold.clear();
     links.clear();
+    branches.clear();
     items.clear();
     items.extend(translator::items(context.model, bytes, ops));
     let common_call = CommonCall::new(asm);
@@ -77,6 +84,7 @@ pub(crate) fn translate(
         info,
         cold,
         links,
+        branches,
         context,
         flags: Flags::at_start(),
         vectors: Vectors::default(),

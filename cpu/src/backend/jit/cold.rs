@@ -2,10 +2,9 @@
 
 use crate::backend::jit::calls::part::Part;
 use crate::backend::jit::flags::FlagsLocation;
-use crate::backend::jit::registers::frame::{FRAME_BRANCH_CLASS, FRAME_TARGET};
 use crate::backend::jit::registers::map::{POINTER, SCRATCH};
 use crate::backend::jit::translator::Translator;
-use crate::backend::jit::translator::cold::{ColdPath, Target};
+use crate::backend::jit::translator::cold::ColdPath;
 
 impl Translator<'_> {
     /// Writes the code behind the block: first the branches that are taken, which belong to the hot
@@ -66,36 +65,22 @@ impl Translator<'_> {
                 self.vectors = vectors;
                 self.jump(branch, target);
             }
-            ColdPath::Record {
-                at,
-                back,
-                from,
-                target,
-            } => {
+            ColdPath::Record { at, back, number } => {
                 self.asm.bind(at);
-                match target {
-                    Target::Direct(to) => self.asm.mov_imm(POINTER, to),
-                    Target::Indirect => self.asm.load(POINTER, &FRAME_TARGET),
-                }
-                let class = from.class.0 as i32;
-                self.asm.store_imm(&FRAME_BRANCH_CLASS, class);
-                self.asm.mov_imm(SCRATCH, from.address);
+                self.asm.mov_imm(SCRATCH, number.into());
                 self.asm.call_address(self.context.routines.record);
                 self.asm.jump(back);
             }
-            ColdPath::Exit {
-                at,
-                rip,
-                code,
-                routine,
-            } => {
+            ColdPath::Exit { at, code, routine } => {
                 self.asm.bind(at);
-                match rip {
-                    Some(rip) => self.asm.mov_imm(POINTER, rip),
-                    None => self.asm.load(POINTER, &FRAME_TARGET),
-                }
                 self.asm.mov_imm(SCRATCH, code.into());
                 self.asm.jump_address(routine);
+            }
+            ColdPath::Leave { at, rip, code } => {
+                self.asm.bind(at);
+                self.asm.mov_imm(POINTER, rip);
+                self.asm.mov_imm(SCRATCH, code.into());
+                self.asm.jump_address(self.context.routines.exit);
             }
         }
     }

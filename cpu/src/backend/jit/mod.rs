@@ -57,7 +57,7 @@ use crate::backend::blocks::BlockHandle;
 use crate::backend::interpreter::op::Op;
 use crate::backend::jit::assembler::Sections;
 use crate::backend::jit::block::Workspace;
-use crate::backend::jit::code::store::{CodeStore, MAX_CODE, NewCode};
+use crate::backend::jit::code::store::{CodeStore, Link, MAX_CODE, NewCode};
 use crate::backend::jit::listener::Listener;
 use crate::backend::jit::translator::Context;
 use crate::mmu::reservation::Reservation;
@@ -172,14 +172,19 @@ impl Jit {
             global: start.global,
             key: self.code.key_address(start.mapping),
             jumps: self.code.jumps_address(recording),
-            first_edge: self.code.next_edge(),
+            numbers: self.code.next_numbers(),
             checks: self.checks,
             routines,
         };
         let sections = self.code.next_sections();
         let workspace = &mut self.workspace;
         let translated = block::translate(context, bytes, ops, sections, workspace).ok()?;
-        let Workspace { asm, links, .. } = workspace;
+        let Workspace {
+            asm,
+            links,
+            branches,
+            ..
+        } = workspace;
         let parts = asm.finish();
         let [hot, cold] = parts.map(|part| part.code.len());
         if hot + cold > MAX_CODE {
@@ -206,6 +211,7 @@ impl Jit {
             parts,
             body: translated.body,
             links,
+            branches,
             count: translated.count,
         });
         let (rip, cpl) = (start.rip, cpu.cpl);
@@ -221,8 +227,9 @@ impl Jit {
 
 /// Returns the addresses of the displacements of the jumps to other blocks, which are in the hot
 /// section.
-fn links_at(sections: Sections, links: &[usize]) -> Vec<u64> {
-    links.iter().map(|at| sections.hot + *at as u64).collect()
+fn links_at(sections: Sections, links: &[Link]) -> Vec<u64> {
+    let at = |link: &Link| sections.hot + link.at as u64;
+    links.iter().map(at).collect()
 }
 
 /// Whether the host has LAHF and SAHF in 64-bit mode (CPUID.80000001H:ECX, bit 0).

@@ -19,6 +19,7 @@ use crate::backend::jit::assembler::Sections;
 use crate::backend::jit::block::{self, Workspace};
 use crate::backend::jit::calls::execute::NoDevices;
 use crate::backend::jit::calls::routines::{self, Routines};
+use crate::backend::jit::code::store::Numbers;
 use crate::backend::jit::rules::rules;
 use crate::backend::jit::translator::Context;
 use crate::decode::MAX_BLOCK;
@@ -107,7 +108,7 @@ impl Code {
             global: recording,
             key: KEY,
             jumps: JUMPS,
-            first_edge: 0,
+            numbers: Numbers::default(),
             checks: false,
             routines,
         };
@@ -116,7 +117,10 @@ impl Code {
             return None;
         }
         let translated = block::translate(context, block.bytes(), ops, SECTIONS, workspace).ok()?;
-        let links = workspace.links.iter().map(|at| SECTIONS.hot + *at as u64);
+        let links = workspace
+            .links
+            .iter()
+            .map(|link| SECTIONS.hot + link.at as u64);
         Some(Self {
             links: links.collect(),
             entries: [SECTIONS.hot, SECTIONS.hot + translated.body as u64],

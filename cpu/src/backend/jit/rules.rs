@@ -5,8 +5,7 @@ use vbts_verifier::{Field, Rules};
 use crate::backend::jit::assembler::Mem;
 use crate::backend::jit::code::jump_table::{JUMP_CODE, JUMP_MASK};
 use crate::backend::jit::registers::frame::{
-    FRAME_ADDRESS, FRAME_BRANCH_CLASS, FRAME_BUDGET, FRAME_FLAGS, FRAME_HOST_MXCSR, FRAME_LIMIT,
-    FRAME_TARGET,
+    FRAME_ADDRESS, FRAME_BUDGET, FRAME_FLAGS, FRAME_HOST_MXCSR, FRAME_LIMIT, FRAME_TARGET,
 };
 use crate::backend::jit::registers::processor::{
     CPL, CR0, CR4, EFLAGS, KERNEL_GS_BASE, KEY_ANY, KEY_GLOBAL, MXCSR, PENDING_WORK, SIGNAL_MASK,
@@ -66,7 +65,6 @@ const FRAME: &[Field] = &[
     writable(FRAME_FLAGS, 8),
     writable(FRAME_TARGET, 8),
     writable(FRAME_ADDRESS, 8),
-    writable(FRAME_BRANCH_CLASS, 8),
     readable(FRAME_LIMIT, 8),
 ];
 

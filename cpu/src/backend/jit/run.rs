@@ -50,17 +50,27 @@ impl Jit {
             recording: cpu.recording.into(),
             keys: cpu.jump_keys,
             host_mxcsr: HOST_MXCSR.into(),
-            branch_class: 0,
             target: 0,
             blocks,
+            branches: self.code.branches(),
         };
         self.reservation.select();
         // SAFETY: `body` is the address of native code: code of before a flush has no entry.
         let Returned { code, flags } = unsafe { self.enter(cpu, body, &frame) };
         host_state::check();
         cpu.flags = flags::unpack(flags);
-        match code as u32 & 0xFF {
-            exit::EDGE => NativeExit::Unlinked(self.code.edge(code as u32 >> exit::EDGE_SHIFT)),
+        let (code, number) = (code as u32, code as u32 >> exit::NUMBER_SHIFT);
+        let kind = code & exit::KIND;
+        match kind {
+            exit::EDGE => cpu.rip = self.code.edge_target(number).unwrap_or(cpu.rip),
+            exit::STALE => cpu.rip = self.code.rip_of(number).unwrap_or(cpu.rip),
+            _ => {}
+        }
+        if code & exit::BUDGET != 0 {
+            return NativeExit::Block;
+        }
+        match kind {
+            exit::EDGE => NativeExit::Unlinked(self.code.edge(number)),
             exit::INDIRECT => NativeExit::Indirect,
             exit::STALE => NativeExit::Stale,
             exit::PARTIAL => NativeExit::Partial,

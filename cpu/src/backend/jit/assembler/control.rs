@@ -72,6 +72,12 @@ impl Assembler {
         self.fixup(label);
     }
 
+    /// `jCC address`.
+    pub(crate) fn jump_if_address(&mut self, condition: u8, target: u64) {
+        self.bytes(&[0x0F, 0x80 | condition]);
+        self.displacement(target);
+    }
+
     /// Jumps to an address.
     pub(crate) fn jump_address(&mut self, target: u64) {
         self.code.push(0xE9);

@@ -1,12 +1,13 @@
 //! Ends of a block: jumps to other blocks, and exits to the run loop.
 
-use crate::backend::jit::assembler::{Imm, Label, Mem, Op, cond};
+use crate::backend::jit::assembler::{Imm, Mem, Op, cond};
 use crate::backend::jit::calls::exit;
 use crate::backend::jit::code::jump_table::{JUMP_CODE, JUMP_MASK};
-use crate::backend::jit::registers::frame::{FRAME_BUDGET, FRAME_TARGET};
+use crate::backend::jit::code::store::Link;
+use crate::backend::jit::registers::frame::{FRAME_BUDGET, FRAME_TARGET, Target};
 use crate::backend::jit::registers::map::{POINTER, SCRATCH};
 use crate::backend::jit::registers::processor::{KEY_ANY, KEY_GLOBAL};
-use crate::backend::jit::translator::cold::{ColdPath, Target, Transfer};
+use crate::backend::jit::translator::cold::{ColdPath, Transfer};
 use crate::backend::jit::translator::{Context, Item, Translator};
 
 impl Translator<'_> {
@@ -14,7 +15,10 @@ impl Translator<'_> {
     /// block are not valid any more.
     pub(crate) fn check_key(&mut self) {
         let Context {
-            rip, key, global, ..
+            key,
+            global,
+            numbers,
+            ..
         } = self.context;
         self.asm.load_address(SCRATCH, key);
         let now = if global { KEY_GLOBAL } else { KEY_ANY };
@@ -23,8 +27,7 @@ impl Translator<'_> {
         self.asm.jump_if(cond::NE, at);
         self.cold.push(ColdPath::Exit {
             at,
-            rip: Some(rip),
-            code: exit::STALE,
+            code: exit::STALE | numbers.code << exit::NUMBER_SHIFT,
             routine: self.context.routines.exit,
         });
     }
@@ -38,11 +41,10 @@ impl Translator<'_> {
         self.asm.imm_mem(Imm::Sub, &FRAME_BUDGET, retired.into());
         let at = self.asm.label();
         self.asm.jump(at);
-        self.cold.push(ColdPath::Exit {
+        self.cold.push(ColdPath::Leave {
             at,
-            rip: Some(self.address(&item.insn)),
+            rip: self.address(&item.insn),
             code: exit::PARTIAL,
-            routine: self.context.routines.exit,
         });
     }
 
@@ -67,15 +69,19 @@ impl Translator<'_> {
         let addresses = transfer
             .from
             .and_then(|from| self.record(from, Target::Direct(target)));
-        let at = self.retire(transfer);
-        let edge = self.context.first_edge + self.links.len() as u32;
+        self.retire(transfer);
+        let at = self.asm.label();
+        self.asm.jump_if(cond::LE, at);
+        let edge = self.context.numbers.edge + self.links.len() as u32;
         self.asm.jump(at);
-        self.links.push(self.asm.len() - 4);
+        self.links.push(Link {
+            at: self.asm.len() - 4,
+            target,
+        });
         self.write_addresses(addresses);
         self.cold.push(ColdPath::Exit {
             at,
-            rip: Some(target),
-            code: exit::EDGE | edge << exit::EDGE_SHIFT,
+            code: exit::EDGE | edge << exit::NUMBER_SHIFT,
             routine: self.context.routines.exit_at_end,
         });
     }
@@ -87,9 +93,12 @@ impl Translator<'_> {
         let addresses = transfer
             .from
             .and_then(|from| self.record(from, Target::Indirect));
-        let at = self.retire(transfer);
-        let jumps = self.context.jumps;
+        self.retire(transfer);
+        let Context {
+            jumps, routines, ..
+        } = self.context;
         let a = &mut self.asm;
+        a.jump_if_address(cond::LE, routines.exit_indirect);
         a.op_mem32(Op::Load, SCRATCH, &FRAME_TARGET);
         a.imm(false, Imm::And, SCRATCH, JUMP_MASK as i32);
         a.lea_address(POINTER, jumps);
@@ -100,25 +109,16 @@ impl Translator<'_> {
         a.lea(POINTER, &entry);
         a.load(SCRATCH, &FRAME_TARGET);
         a.op_mem(Op::Cmp, SCRATCH, &Mem::at(POINTER, 0));
-        a.jump_if(cond::NE, at);
+        a.jump_if_address(cond::NE, routines.exit_indirect);
         a.jump_mem(&Mem::at(POINTER, JUMP_CODE as i32));
         self.write_addresses(addresses);
-        self.cold.push(ColdPath::Exit {
-            at,
-            rip: None,
-            code: exit::INDIRECT,
-            routine: self.context.routines.exit_at_end,
-        });
     }
 
-    /// Counts the instructions of the block. Returns a label, to be bound, where native code leaves
-    /// if the run loop has to take over.
-    fn retire(&mut self, transfer: Transfer) -> Label {
+    /// Counts the instructions of the block. The host's condition LE then tells that the run loop
+    /// has to take over.
+    fn retire(&mut self, transfer: Transfer) {
         self.vectors.assert_unloaded();
         self.asm
             .imm_mem(Imm::Sub, &FRAME_BUDGET, transfer.retired.into());
-        let at = self.asm.label();
-        self.asm.jump_if(cond::LE, at);
-        at
     }
 }

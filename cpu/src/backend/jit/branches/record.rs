@@ -1,13 +1,13 @@
 //! Recording of branches.
 
 use crate::backend::jit::assembler::{Imm, Label, Mem, Op, Xmm, cond};
-use crate::backend::jit::registers::frame::FRAME_TARGET;
+use crate::backend::jit::registers::frame::{FRAME_TARGET, RecordedBranch, Target};
 use crate::backend::jit::registers::map::{POINTER, SCRATCH};
 use crate::backend::jit::registers::processor::{
     WINDOW_ADDEND, WINDOW_END, WINDOW_FIELD, WINDOW_INDEX,
 };
 use crate::backend::jit::translator::Translator;
-use crate::backend::jit::translator::cold::{ColdPath, Source, Target};
+use crate::backend::jit::translator::cold::{ColdPath, Source};
 
 /// Addresses of a recorded branch that do not fit immediates. Native code stores them together.
 #[derive(Debug)]
@@ -83,12 +83,13 @@ impl Translator<'_> {
         a.store(&WINDOW_INDEX, SCRATCH);
         a.store(&Mem::reserved(POINTER, 0), SCRATCH);
         a.bind(back);
-        self.cold.push(ColdPath::Record {
-            at,
-            back,
-            from,
-            target,
+        let number = self.context.numbers.branch + self.branches.len() as u32;
+        self.branches.push(RecordedBranch {
+            from: from.address,
+            to: target,
+            class: from.class,
         });
+        self.cold.push(ColdPath::Record { at, back, number });
         addresses
     }
 

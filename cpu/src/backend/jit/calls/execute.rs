@@ -13,7 +13,6 @@ use crate::backend::jit::registers::frame::Frame;
 use crate::backend::jit::vectors::host_state;
 use crate::insn::{Abort, Flow, reg, seg};
 use crate::processor::cpu::Cpu;
-use crate::processor::last_branches::BranchClass;
 
 /// The value of [`execute`] and [`record`] that continues native code.
 const CONTINUE: u64 = 0;
@@ -114,17 +113,14 @@ fn run(cpu: &mut Cpu, frame: &mut Frame<'_>, mut ops: &[Op], count: u64) -> u64 
     CONTINUE
 }
 
-/// Records a branch from `from` to `to`, the last instruction of the block. The window has no slot.
-pub(crate) extern "sysv64" fn record(
-    cpu: &mut Cpu,
-    frame: &mut Frame<'_>,
-    from: u64,
-    to: u64,
-) -> u64 {
+/// Records the branch with this number, the last instruction of the block. The window has no slot.
+pub(crate) extern "sysv64" fn record(cpu: &mut Cpu, frame: &mut Frame<'_>, number: u32) -> u64 {
     host_state::check();
     frame.update_count(cpu);
-    cpu.rip = to;
-    cpu.record_near_anywhere(from, BranchClass(frame.branch_class as u32));
+    if let Some(branch) = frame.branches.0.get(number as usize) {
+        cpu.rip = branch.to.known().unwrap_or(frame.target);
+        cpu.record_near_anywhere(branch.from, branch.class);
+    }
     frame.limit_to(cpu);
     CONTINUE
 }
@@ -167,6 +163,7 @@ mod tests {
     use crate::backend::block::Block;
     use crate::backend::blocks::Blocks;
     use crate::backend::interpreter::lower::Lowered;
+    use crate::backend::jit::registers::frame::RecordedBranches;
     use crate::insn::Insn;
     use crate::mmu::ram::GuestRam;
     use crate::model::model;
@@ -206,6 +203,7 @@ mod tests {
         let mut blocks = Blocks::new(1);
         let id = blocks.insert(block()).unwrap();
         let BlockHandle { id, generation } = blocks.handle(id).unwrap();
+        let branches = RecordedBranches::default();
         let mut call = |blocks: &Blocks| {
             let mut frame = Frame {
                 budget: 100,
@@ -215,9 +213,9 @@ mod tests {
                 recording: 0,
                 keys: JumpKeys::default(),
                 host_mxcsr: 0,
-                branch_class: 0,
                 target: 0,
                 blocks,
+                branches: &branches,
             };
             frame.keys = cpu.jump_keys;
             let code = execute(

@@ -1,11 +1,17 @@
-//! Codes with which native code returns, in the low byte: why it ended.
+//! Codes with which native code returns: why it ended, in the bits of [`KIND`].
 
-/// The run loop has to take over at RIP: the budget is used up.
-pub(crate) const BUDGET: u32 = 1;
-/// A direct jump that is not linked, whose number is in the upper bits.
+/// The bits of the kind of exit.
+pub(crate) const KIND: u32 = 0x7F;
+/// The budget is used up, at the end of a block: the run loop has to take over.
+pub(crate) const BUDGET: u32 = 0x80;
+/// The bits above these have the number of an edge, or of native code.
+pub(crate) const NUMBER_SHIFT: u32 = 8;
+/// Exclusive upper bound on these numbers.
+pub(crate) const NUMBERS: usize = 1 << (u32::BITS - NUMBER_SHIFT);
+
+/// A direct jump that is not linked: the edge with the number. Its target is RIP.
 pub(crate) const EDGE: u32 = 2;
-pub(crate) const EDGE_SHIFT: u32 = 8;
-/// The jump to RIP is not valid any more.
+/// The jump to the native code with the number is not valid any more. RIP is that of its block.
 pub(crate) const STALE: u32 = 3;
 /// The target of an indirect jump is not in the table.
 pub(crate) const INDIRECT: u32 = 4;

@@ -8,7 +8,7 @@ use crate::backend::jit::assembler::{
 };
 use crate::backend::jit::calls::{execute, exit};
 use crate::backend::jit::registers::frame::{
-    FRAME_BUDGET, FRAME_FLAGS, FRAME_LIMIT, FRAME_SIZE, Frame,
+    FRAME_BUDGET, FRAME_FLAGS, FRAME_LIMIT, FRAME_SIZE, FRAME_TARGET, Frame,
 };
 use crate::backend::jit::registers::map::{CPU, POINTER, SCRATCH, mapped};
 use crate::backend::jit::registers::processor::{
@@ -37,14 +37,17 @@ pub(crate) struct Routines {
     pub enter: u64,
     /// Leaves native code, with a code in SCRATCH and RIP in POINTER.
     pub exit: u64,
-    /// Leaves native code at the end of a block, with RIP in POINTER: with [`exit::BUDGET`] if the
-    /// budget is used up, else with the code in SCRATCH.
+    /// Leaves native code at the end of a block with the code in SCRATCH, and [`exit::BUDGET`] if
+    /// the budget is used up.
     pub exit_at_end: u64,
+    /// Leaves native code with [`exit::INDIRECT`] and with the target in the frame as RIP, and
+    /// [`exit::BUDGET`] if the budget is used up.
+    pub exit_indirect: u64,
     /// Calls [`execute::execute`] with the instructions in SCRATCH, and a RIP and the two parts of
     /// a `BlockHandle` at POINTER. Returns only to continue native code.
     pub execute: u64,
-    /// Calls [`execute::record`] with the addresses in SCRATCH and POINTER. Returns only to
-    /// continue native code.
+    /// Calls [`execute::record`] with the number of a branch in SCRATCH. Returns only to continue
+    /// native code.
     pub record: u64,
     /// Selects the privilege of data at CPL 0 with SMAP, after CLAC and after STAC.
     pub set_ac: [u64; 2],
@@ -72,8 +75,8 @@ fn select_privilege(a: &mut Assembler, to: Privilege) {
 
 impl Routines {
     /// Returns the routines to which blocks jump.
-    pub(crate) fn exits(&self) -> [u64; 2] {
-        [self.exit, self.exit_at_end]
+    pub(crate) fn exits(&self) -> [u64; 3] {
+        [self.exit, self.exit_at_end, self.exit_indirect]
     }
 
     /// Returns the routines that blocks call.
@@ -122,11 +125,15 @@ pub(crate) fn write(start: u64) -> (Vec<u8>, Routines) {
     reload(&mut a);
     a.jump_to(RAX);
 
+    routines.exit_indirect = here(&a);
+    a.load(POINTER, &FRAME_TARGET);
+    a.mov_imm(SCRATCH, exit::INDIRECT.into());
+
     routines.exit_at_end = here(&a);
     let in_budget = a.label();
     a.imm_mem(Imm::Cmp, &FRAME_BUDGET, 0);
     a.jump_if(cond::G, in_budget);
-    a.mov_imm(SCRATCH, exit::BUDGET.into());
+    a.imm(false, Imm::Or, SCRATCH, exit::BUDGET as i32);
 
     routines.exit = here(&a);
     a.bind(in_budget);
@@ -158,8 +165,6 @@ pub(crate) fn write(start: u64) -> (Vec<u8>, Routines) {
             a.load(RCX, &Mem::at(POINTER, 0));
             a.load(R8, &Mem::at(POINTER, 8));
             a.load(R9, &Mem::at(POINTER, 16));
-        } else {
-            a.mov(RCX, POINTER);
         }
         a.mov_imm(RAX, function);
         a.call_register(RAX);

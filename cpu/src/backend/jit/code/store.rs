@@ -20,10 +20,13 @@ use std::io;
 use vbts_verifier::Part;
 
 use crate::backend::jit::assembler::Sections;
+use crate::backend::jit::calls::exit;
 use crate::backend::jit::calls::routines::{self, Routines};
 use crate::backend::jit::code::allocator::{Allocator, Kind};
 use crate::backend::jit::code::code_memory::{CodeMemory, serialize};
 use crate::backend::jit::code::jump_table::{self, JUMP_CODE, TABLE_SIZE};
+use crate::backend::jit::registers::frame::{RecordedBranch, RecordedBranches};
+use crate::decode::MAX_BLOCK;
 
 /// A direct jump from native code to a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,6 +60,26 @@ pub(crate) struct Start {
     pub global: bool,
 }
 
+/// A direct jump to another block, in new code.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Link {
+    /// Offset of its displacement in the hot section.
+    pub at: usize,
+    /// RIP of the other block.
+    pub target: u64,
+}
+
+/// A direct jump to another block.
+#[derive(Debug, Clone, Copy)]
+struct EdgeState {
+    /// Offset of its displacement in the memory.
+    at: u32,
+    /// The mapping of the code that it is in.
+    from: MappingId,
+    /// RIP of the other block.
+    target: u64,
+}
+
 /// The native code of a block.
 #[derive(Debug, Clone, Copy)]
 struct Code {
@@ -69,6 +92,16 @@ struct Code {
     count: u8,
 }
 
+/// Numbers with which native code of a block names itself and its parts.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Numbers {
+    pub code: u32,
+    /// The first edge.
+    pub edge: u32,
+    /// The first branch that is recorded.
+    pub branch: u32,
+}
+
 /// New native code of a block.
 #[derive(Debug)]
 pub(crate) struct NewCode<'a> {
@@ -79,8 +112,9 @@ pub(crate) struct NewCode<'a> {
     pub parts: [Part<'a>; 2],
     /// Offset of the code behind the check of the key.
     pub body: usize,
-    /// Offsets of the displacements of the jumps to other blocks.
-    pub links: &'a [usize],
+    pub links: &'a [Link],
+    /// The branches that the code records.
+    pub branches: &'a [RecordedBranch],
     /// Instructions that the code executes, if it is checked.
     pub count: u8,
 }
@@ -105,8 +139,8 @@ pub(crate) struct CodeStore {
     codes: Vec<Code>,
     /// Number of mappings.
     mappings: u32,
-    /// Offsets of the displacements of direct jumps, and the mapping that each jumps from.
-    edges: Vec<(u32, MappingId)>,
+    edges: Vec<EdgeState>,
+    branches: RecordedBranches,
     /// Number of flushes. An edge of an earlier generation does not exist any more.
     generation: u32,
     /// Length of the routines at the start of the memory, which stay.
@@ -133,6 +167,7 @@ impl CodeStore {
             codes: Vec::new(),
             mappings: 0,
             edges: Vec::new(),
+            branches: RecordedBranches::default(),
             generation: 0,
             routines_len: code.len(),
             routines,
@@ -178,7 +213,10 @@ impl CodeStore {
 
     /// Whether there is room for the code of another block. Otherwise [`Self::flush`] makes room.
     pub(crate) fn has_room(&mut self) -> bool {
-        self.allocator.make_room() && (self.mappings as usize) < self.size / BYTES_PER_BLOCK
+        let has_numbers = self.edges.len() + usize::from(MAX_BLOCK) < exit::NUMBERS
+            && self.codes.len() < exit::NUMBERS;
+        let has_keys = (self.mappings as usize) < self.size / BYTES_PER_BLOCK;
+        self.allocator.make_room() && has_keys && has_numbers
     }
 
     /// Forgets all code.
@@ -188,6 +226,7 @@ impl CodeStore {
         self.codes.clear();
         self.mappings = 0;
         self.edges.clear();
+        self.branches.0.clear();
         self.generation = self.generation.wrapping_add(1);
         let tables = self.jumps_offset(true) + TABLE_SIZE - self.size;
         self.memory.clear(self.size, tables);
@@ -212,9 +251,14 @@ impl CodeStore {
         }
     }
 
-    /// Returns the number of the first edge of the next block.
-    pub(crate) fn next_edge(&self) -> u32 {
-        self.edges.len() as u32
+    /// Returns the numbers of the code of the next block, of its first edge, and of its first
+    /// branch.
+    pub(crate) fn next_numbers(&self) -> Numbers {
+        Numbers {
+            code: self.codes.len() as u32,
+            edge: self.edges.len() as u32,
+            branch: self.branches.0.len() as u32,
+        }
     }
 
     /// Adds code that was made for [`Self::next_sections`]. It has at most [`MAX_CODE`] bytes, and
@@ -236,8 +280,12 @@ impl CodeStore {
             recording: new.recording,
             count: new.count,
         });
-        let edges = new.links.iter().map(|at| entry + *at as u32);
-        self.edges.extend(edges.map(|at| (at, new.start.mapping)));
+        self.edges.extend(new.links.iter().map(|link| EdgeState {
+            at: entry + link.at as u32,
+            from: new.start.mapping,
+            target: link.target,
+        }));
+        self.branches.0.extend(new.branches);
         self.allocator.take(Kind::Hot, hot.len(), ALIGNMENT);
         self.allocator.take(Kind::Cold, cold.len(), 1);
         serialize();
@@ -294,7 +342,22 @@ impl CodeStore {
         self.code(id).map_or(0, |code| code.count)
     }
 
+    /// Returns RIP of the block whose code has this number.
+    pub(crate) fn rip_of(&self, number: u32) -> Option<u64> {
+        self.code(CodeId(number)).map(|code| code.start.rip)
+    }
+
     // Links
+
+    /// Returns the branches that the code records.
+    pub(crate) fn branches(&self) -> &RecordedBranches {
+        &self.branches
+    }
+
+    /// Returns the RIP to which the edge with this number leads.
+    pub(crate) fn edge_target(&self, number: u32) -> Option<u64> {
+        self.edges.get(number as usize).map(|edge| edge.target)
+    }
 
     /// Returns the edge with this number.
     pub(crate) fn edge(&self, number: u32) -> Edge {
@@ -312,7 +375,7 @@ impl CodeStore {
         if edge.generation != self.generation {
             return;
         }
-        if let Some(&(at, from)) = self.edges.get(edge.number as usize) {
+        if let Some(&EdgeState { at, from, .. }) = self.edges.get(edge.number as usize) {
             // Native code leaves at the end of a block in which a key has changed, so that jumps
             // in a mapping that was valid before the block are valid.
             let same = from == code.start.mapping;

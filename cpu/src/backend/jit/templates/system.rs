@@ -99,11 +99,10 @@ impl Translator<'_> {
         self.asm.imm_mem(Imm::Sub, &FRAME_BUDGET, retired.into());
         let at = self.asm.label();
         self.asm.jump(at);
-        self.cold.push(ColdPath::Exit {
+        self.cold.push(ColdPath::Leave {
             at,
-            rip: Some(self.next_address(&item.insn)),
+            rip: self.next_address(&item.insn),
             code: exit::ENDED as u32,
-            routine: self.context.routines.exit,
         });
     }
 

@@ -22,24 +22,6 @@ pub(crate) struct Transfer {
     pub retired: u8,
 }
 
-/// Target of a branch.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Target {
-    Direct(u64),
-    /// The frame has the target.
-    Indirect,
-}
-
-impl Target {
-    /// Returns the target, if it is known when the block is translated.
-    pub(crate) fn known(self) -> Option<u64> {
-        match self {
-            Self::Direct(to) => Some(to),
-            Self::Indirect => None,
-        }
-    }
-}
-
 /// Code behind that of the block, which begins at the label `at`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum ColdPath {
@@ -69,18 +51,10 @@ pub(crate) enum ColdPath {
         flags: FlagsLocation,
         vectors: Vectors,
     },
-    /// Records a branch that finds no open window.
-    Record {
-        at: Label,
-        back: Label,
-        from: Source,
-        target: Target,
-    },
-    /// Leaves native code by this routine, with this RIP, or with the target in the frame.
-    Exit {
-        at: Label,
-        rip: Option<u64>,
-        code: u32,
-        routine: u64,
-    },
+    /// Records the branch with this number, which finds no open window.
+    Record { at: Label, back: Label, number: u32 },
+    /// Leaves native code by this routine with this code.
+    Exit { at: Label, code: u32, routine: u64 },
+    /// Leaves native code in the middle of a block, at this RIP.
+    Leave { at: Label, rip: u64, code: u32 },
 }

@@ -12,8 +12,10 @@ use crate::backend::interpreter::op::Op as Operation;
 use crate::backend::jit::assembler::{Assembler, Label, Mem, Reg};
 use crate::backend::jit::calls::part::InsnStart;
 use crate::backend::jit::calls::routines::Routines;
+use crate::backend::jit::code::store::{Link, Numbers};
 use crate::backend::jit::flags::{Flags, FlagsLocation};
 use crate::backend::jit::forms::direct::{self, DirectForm};
+use crate::backend::jit::registers::frame::RecordedBranch;
 use crate::backend::jit::registers::map::{GUEST_RSP, Guest};
 use crate::backend::jit::registers::scratch::{self, ScratchRegs};
 use crate::backend::jit::translator::cold::ColdPath;
@@ -48,8 +50,8 @@ pub(crate) struct Context {
     pub jumps: u64,
     /// The code ends at the first instruction without a template, instead of a call of `exec`.
     pub checks: bool,
-    /// Number of the block's first edge.
-    pub first_edge: u32,
+    /// The numbers of the block's native code.
+    pub numbers: Numbers,
     pub routines: Routines,
 }
 
@@ -98,8 +100,10 @@ pub(crate) struct Translator<'a> {
     pub info: &'a mut InstructionInfoFactory,
     /// Code to be written behind that of the block.
     pub cold: &'a mut Vec<ColdPath>,
-    /// Offsets of the displacements of the jumps to other blocks.
-    pub links: &'a mut Vec<usize>,
+    /// The jumps to other blocks.
+    pub links: &'a mut Vec<Link>,
+    /// The branches that the code records.
+    pub branches: &'a mut Vec<RecordedBranch>,
     pub context: Context,
     pub flags: Flags,
     pub vectors: Vectors,
