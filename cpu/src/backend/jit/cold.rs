@@ -41,7 +41,7 @@ impl Translator<'_> {
                 self.flags.save(self.asm);
                 self.vectors.unload(self.asm);
                 self.call(first, count);
-                self.flags.return_to(self.asm, after);
+                self.flags.return_to(after);
                 self.vectors.return_to(self.asm, vectors);
                 self.asm.jump(back);
             }

@@ -7,6 +7,7 @@ use crate::backend::jit::assembler::{
     Reg, Sections, cond,
 };
 use crate::backend::jit::calls::{execute, exit};
+use crate::backend::jit::flags;
 use crate::backend::jit::registers::frame::{
     FRAME_BUDGET, FRAME_FLAGS, FRAME_LIMIT, FRAME_SIZE, FRAME_TARGET, Frame,
 };
@@ -44,7 +45,8 @@ pub(crate) struct Routines {
     /// [`exit::BUDGET`] if the budget is used up.
     pub exit_indirect: u64,
     /// Calls [`execute::execute`] with the instructions in SCRATCH, and a RIP and the two parts of
-    /// a `BlockHandle` at POINTER. Returns only to continue native code.
+    /// a `BlockHandle` at POINTER. Returns only to continue native code, with the saved flags in
+    /// the host's, too.
     pub execute: u64,
     /// Calls [`execute::record`] with the number of a branch in SCRATCH. Returns only to continue
     /// native code.
@@ -172,6 +174,10 @@ pub(crate) fn write(start: u64) -> (Vec<u8>, Routines) {
         let leave = a.label();
         a.jump_if(cond::NE, leave);
         reload(&mut a);
+        if of_block {
+            // The frame is above the return address.
+            flags::restore_saved(&mut a, 8);
+        }
         a.ret();
         a.bind(leave);
         a.imm(true, Imm::Add, RSP, 8);

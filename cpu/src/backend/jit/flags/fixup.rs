@@ -131,9 +131,14 @@ fn load_of_result(a: &mut Assembler, result: Location, wide: bool) {
     a.byte_op(ByteOp::Or, AH, AL);
 }
 
-/// Loads the saved flags into the host's. Clobbers [`SCRATCH`].
-pub(super) fn restore(a: &mut Assembler) {
-    a.load16(SCRATCH, &FRAME_FLAGS);
+/// Loads the saved flags into the host's. `pushed` is the number of bytes on the stack below the
+/// frame. Clobbers [`SCRATCH`].
+pub(crate) fn restore_saved(a: &mut Assembler, pushed: i32) {
+    let flags = Mem {
+        disp: FRAME_FLAGS.disp + pushed,
+        ..FRAME_FLAGS
+    };
+    a.load16(SCRATCH, &flags);
     // Adding 7FH to 1 sets OF.
     a.byte_imm(Imm::Add, AL, 0x7F);
     a.sahf();

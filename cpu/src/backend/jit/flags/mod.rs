@@ -13,7 +13,7 @@ use iced_x86::RflagsBits;
 use crate::backend::jit::assembler::{Assembler, Byte, cond};
 use crate::backend::jit::registers::map::Location;
 
-pub(crate) use fixup::{FlagFixup, load_image, pack, unpack};
+pub(crate) use fixup::{FlagFixup, load_image, pack, restore_saved, unpack};
 pub(crate) use recipe::FlagRecipe;
 
 /// Bits of flags in the byte that LAHF loads.
@@ -93,17 +93,15 @@ impl Flags {
         };
         if !is_there {
             self.save(a);
-            fixup::restore(a);
+            fixup::restore_saved(a, 0);
             self.set_in_host(FlagFixup::None, None);
         }
     }
 
-    /// Returns from a cold path, which has saved the flags, to code that expects them at
-    /// `location`. Clobbers SCRATCH.
-    pub(crate) fn return_to(&mut self, a: &mut Assembler, location: FlagsLocation) {
-        if matches!(location, FlagsLocation::Host(_)) {
-            fixup::restore(a);
-        }
+    /// Returns from a cold path to code that expects the flags at `location`. The path has called
+    /// `exec`, after which they are both in the frame and in the host's flags.
+    pub(crate) fn return_to(&mut self, location: FlagsLocation) {
+        debug_assert_eq!(self.location, FlagsLocation::Saved);
         self.location = location;
     }
 
