@@ -4,7 +4,7 @@ use iced_x86::{Encoder, IcedError, InstructionInfoFactory, Mnemonic};
 
 use crate::backend::interpreter::op::Op as Operation;
 use crate::backend::jit::assembler::{Assembler, Sections};
-use crate::backend::jit::code::store::Link;
+use crate::backend::jit::code::new_code::Link;
 use crate::backend::jit::flags::Flags;
 use crate::backend::jit::forms::direct::Effect;
 use crate::backend::jit::registers::frame::RecordedBranch;

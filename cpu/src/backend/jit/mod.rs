@@ -57,14 +57,16 @@ use crate::backend::blocks::BlockHandle;
 use crate::backend::interpreter::op::Op;
 use crate::backend::jit::assembler::Sections;
 use crate::backend::jit::block::Workspace;
-use crate::backend::jit::code::store::{CodeStore, Link, MAX_CODE, NewCode};
+use crate::backend::jit::code::new_code::{Link, NewCode};
+use crate::backend::jit::code::store::{CodeStore, MAX_CODE};
 use crate::backend::jit::listener::Listener;
 use crate::backend::jit::translator::Context;
 use crate::mmu::reservation::Reservation;
 use crate::processor::clock::Clock;
 use crate::processor::cpu::Cpu;
 
-pub(crate) use crate::backend::jit::code::store::{CodeId, Edge, MappingId, Start};
+pub(crate) use crate::backend::jit::code::new_code::{MappingId, Start};
+pub(crate) use crate::backend::jit::code::store::{CodeId, Edge};
 pub use crate::backend::jit::listener::{NativeCode, NativeListener, NativePart};
 pub use crate::backend::jit::options::{NativeOptions, NativeStats};
 pub(crate) use crate::backend::jit::run::NativeExit;

@@ -19,7 +19,7 @@ use crate::backend::jit::assembler::Sections;
 use crate::backend::jit::block::{self, Workspace};
 use crate::backend::jit::calls::execute::NoDevices;
 use crate::backend::jit::calls::routines::{self, Routines};
-use crate::backend::jit::code::store::Numbers;
+use crate::backend::jit::code::new_code::Numbers;
 use crate::backend::jit::rules::rules;
 use crate::backend::jit::translator::Context;
 use crate::decode::MAX_BLOCK;

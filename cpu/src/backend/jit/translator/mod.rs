@@ -12,7 +12,7 @@ use crate::backend::interpreter::op::Op as Operation;
 use crate::backend::jit::assembler::{Assembler, Label, Mem, Reg};
 use crate::backend::jit::calls::part::InsnStart;
 use crate::backend::jit::calls::routines::Routines;
-use crate::backend::jit::code::store::{Link, Numbers};
+use crate::backend::jit::code::new_code::{Link, Numbers};
 use crate::backend::jit::flags::{Flags, FlagsLocation};
 use crate::backend::jit::forms::direct::{self, DirectForm};
 use crate::backend::jit::registers::frame::RecordedBranch;
