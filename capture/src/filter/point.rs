@@ -54,14 +54,15 @@ impl PointPlace {
                 name: named,
                 offset,
             } => {
-                if name.is_some_and(|name| is_module(name, named)) {
-                    return symbols.resolve(name, &Wanted::At(*offset));
-                }
                 let mut functions = symbols.resolve(name, &Wanted::Function(named.clone()));
                 functions.retain_mut(|place| {
                     place.at = place.at.saturating_add(*offset);
                     place.at < place.end
                 });
+                // A program often has the name of one of its functions.
+                if functions.is_empty() && name.is_some_and(|name| is_module(name, named)) {
+                    return symbols.resolve(name, &Wanted::At(*offset));
+                }
                 functions
             }
         }

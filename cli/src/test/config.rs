@@ -41,6 +41,8 @@ pub(crate) struct TestConfig {
     pub retries: u32,
     /// File that receives the consoles of all guests.
     pub console: PathBuf,
+    /// That file stays if all cases pass, too: the user has named it, or that of the report.
+    pub keeps_console: bool,
     /// The report.
     pub report: ReportConfig,
 }

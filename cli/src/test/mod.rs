@@ -120,7 +120,11 @@ fn test(config: &TestConfig) -> Result<u8, Failure> {
         .interruptible(alarm.clone());
     let mut runner = Runner::new(source, settings.clone(), alarm.clone(), log, config.retries);
     if config.list {
-        return list_of_kernels(config, &targets, &settings, &mut runner);
+        let listed = list_of_kernels(config, &targets, &settings, &mut runner);
+        if listed.is_ok() && !config.keeps_console {
+            let _ = std::fs::remove_file(&config.console);
+        }
+        return listed;
     }
     let mut reports = reports(config, &alarm)?;
 
@@ -142,6 +146,9 @@ fn test(config: &TestConfig) -> Result<u8, Failure> {
     };
     if bad {
         say(format_args!("console log: {}", config.console.display()));
+    } else if !config.keeps_console {
+        // What is left is only a file.
+        let _ = std::fs::remove_file(&config.console);
     }
     match outcome? {
         Some(event) => Err(runner.failure_of(event)),

@@ -19,7 +19,8 @@ const CONSOLE: &str = "vbts-test-console.log";
 
 const AFTER_HELP: &str = "\
 The console of all guests is kept in vbts-test-console.log, beside --output or in the working
-directory, unless --console names another file. --timeout is for the whole run.
+directory, unless --console names another file. Without these options it is removed if no case has
+failed. --timeout is for the whole run.
 
 Exit status:
   0    every case passed, or was skipped because it does not apply
@@ -172,6 +173,7 @@ impl TestArgs {
             case_limit: self.case_timeout,
             retries: self.retries,
             console: self.console(),
+            keeps_console: self.machine.console.is_some() || self.output.is_some(),
             report: self.report(),
         }
     }

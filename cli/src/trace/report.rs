@@ -66,6 +66,18 @@ pub(super) fn main(args: &TraceArgs, kind: &'static Kind) -> Result<u8, Failure>
             return Err(anyhow!("--against: only --report diff compares two traces").into());
         }
     }
+    if let Some(output) = &args.output
+        && output
+            .extension()
+            .is_some_and(|extension| extension == "btrace")
+    {
+        let (output, name) = (output.display(), kind.name);
+        return Err(anyhow!(
+            "--output {output}: --report writes an answer, not a trace. `vbts trace --output \
+             {output}` keeps the trace, and `vbts report {name} {output}` answers from it"
+        )
+        .into());
+    }
     let directory = TraceDirectory::create()?;
     let trace = directory.file("trace.btrace");
     let config = TraceConfig {

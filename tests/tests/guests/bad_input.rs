@@ -40,6 +40,7 @@ fn trials(module: &str) -> Vec<Trial> {
             ("elf_of_x32", elf_of_x32),
             ("elf_of_another_architecture", elf_of_another_architecture),
             ("truncated_elf", truncated_elf),
+            ("a_report_is_no_trace", report_as_trace),
             ("no_such_kernel", no_such_kernel),
             ("not_a_kernel", not_a_kernel),
             ("truncated_kernel", truncated_kernel),
@@ -140,6 +141,17 @@ fn elf_of_another_architecture(machine: &Machine) -> Result<()> {
 fn truncated_elf(machine: &Machine) -> Result<()> {
     let (_directory, path) = edited(|bytes| bytes.truncate(100))?;
     complains(trace(machine, &path)?, CANNOT, &["recursion", "truncated"])
+}
+
+fn report_as_trace(machine: &Machine) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let file = directory.path().join("a.btrace");
+    let mut command = machine.command(["trace", "--report", "functions", "--output"]);
+    command.arg(&file).args(["--", "/bin/true"]);
+    let run = machine::finish(command)?;
+    complains(run, USAGE, &["writes an answer", "vbts report functions"])?;
+    ensure!(!file.exists(), "a file is left");
+    Ok(())
 }
 
 fn boot(machine: &Machine, kernel: &Path, options: &[&str]) -> Result<Run> {

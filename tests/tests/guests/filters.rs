@@ -196,7 +196,18 @@ fn points(machine: &Machine) -> Result<()> {
         .filter(|(_, branch)| branch.to.contains("(/") && branch.to.contains("sample.c:6)"))
         .map(|(at, _)| at)
         .collect();
-    sample.check(machine, &["--start", "sample.c:6#4"], &all[body[3]..])
+    sample.check(machine, &["--start", "sample.c:6#4"], &all[body[3]..])?;
+    // A program with the name of one of its functions.
+    let program = sample.program.with_file_name("work");
+    std::fs::copy(&sample.program, &program)?;
+    let namesake = Sample { program, ..sample };
+    let (text, _) = namesake.trace(machine, "text", &["--start", "work"])?;
+    let first = branches(&text).into_iter().next();
+    ensure!(
+        first.is_some_and(|branch| branch.leads_to("work")),
+        "{text}"
+    );
+    Ok(())
 }
 
 fn objects(machine: &Machine) -> Result<()> {
