@@ -70,6 +70,17 @@ fn heads(option: &clap::Arg) -> Vec<String> {
 }
 
 #[test]
+fn the_page_on_compatibility_has_the_version_of_traces() {
+    const PAGE: &str = include_str!("../docs/compatibility.md");
+    let mut writer = vbts_trace::Writer::new(Vec::new(), &vbts_trace::Run::default())
+        .expect("memory for a trace");
+    // It is behind eight bytes.
+    let bytes = writer.output().get(8..12).and_then(<[u8]>::first_chunk);
+    let version = u32::from_le_bytes(*bytes.expect("a header"));
+    assert!(PAGE.contains(&format!("A file has a version, {version} now.")));
+}
+
+#[test]
 fn the_head_of_each_description_is_that_of_the_option() {
     let cli = Cli::command();
     let mut stale = Vec::new();
