@@ -10,8 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 const INTRODUCTION: &str = "\
 # Programs
 
-After this page you know which everyday programs are traced in the tests of vbts, and what their
-traces contain.
+Everyday programs that the tests of vbts trace, and what their traces contain.
 
 ";
 
