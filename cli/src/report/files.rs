@@ -147,11 +147,12 @@ impl TraceFile {
                 Err(Failure::Error(error)) => return Err(error.context(cannot_read()).into()),
                 applied => applied?,
             };
-            for note in notes {
-                if note.is_error {
-                    return Err(anyhow!(note.text).into());
-                }
-                say(note.text);
+            // A file without names may be why a name is unknown.
+            let (errors, others): (Vec<_>, Vec<_>) =
+                notes.into_iter().partition(|note| note.is_error);
+            others.into_iter().for_each(|note| say(note.text));
+            if let Some(error) = errors.into_iter().next() {
+                return Err(anyhow!(error.text).into());
             }
             reader = part;
         }

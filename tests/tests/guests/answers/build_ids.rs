@@ -69,7 +69,7 @@ pub(super) fn replaced(machine: &Machine) -> Result<()> {
     ensure!(said == 2, "said {said} times: {}", run.stderr);
     let mut command = machine.command(["report", "json", "--only", "insert"]);
     command.arg(&trace);
-    let run = machine::finish(command)?.expect(0)?;
+    let run = machine::finish(command)?.expect(125)?;
     ensure!(
         run.stderr.contains("it is not the file that was traced"),
         "{}",
