@@ -52,15 +52,16 @@
 mod child;
 mod error;
 mod function;
+mod launch;
 mod machine;
-mod run;
 mod trace;
 mod tracer;
 
 pub use child::child_main;
 pub use error::Error;
 pub use function::Function;
-pub use machine::Machine;
+pub use launch::Launch;
+pub use machine::{Kernel, Machine};
 pub use trace::{End, Trace};
-pub use tracer::{Scope, Tracer};
+pub use tracer::{Program, Scope, Tracer};
 pub use vbts_trace::{Branch, Event, Item, Reader, Run, Summary};
