@@ -182,23 +182,19 @@ impl Cpu {
     /// address: the page of the index, and those that follow it in the host's memory, too. These
     /// have been written before, so that the window sets no dirty flag early.
     fn last_of_window(&self, index: u64, host: u64, ds_page: u64) -> u64 {
-        let mut last = index | 0xFFF;
-        for _ in 1..WINDOW_PAGES {
-            let next = last.wrapping_add(1);
-            let follows = self
-                .tlb
-                .find(next, Access::Write, self.system_privilege())
-                .is_some_and(|hit| {
-                    hit.host as u64 == host.wrapping_add(next.wrapping_sub(index))
-                        && hit.gpa != ds_page
-                        && !self.ram.code_map().is_code(hit.gpa)
-                });
-            if !follows {
-                break;
-            }
-            last = next | 0xFFF;
-        }
-        last
+        last_of_pages(index, WINDOW_PAGES, |next| {
+            let hit = self.tlb.find(next, Access::Write, self.system_privilege());
+            hit.is_some_and(|hit| {
+                hit.host as u64 == host.wrapping_add(next.wrapping_sub(index))
+                    && !self.is_kept_out(hit.gpa, ds_page)
+            })
+        })
+    }
+
+    /// Whether the guest-physical page at `gpa` cannot be in a window: it has the fields of the DS
+    /// area, or decoded code.
+    fn is_kept_out(&self, gpa: u64, ds_page: u64) -> bool {
+        gpa == ds_page || self.ram.code_map().is_code(gpa)
     }
 
     /// As [`Self::last_of_window`] for an index in a large page that is marked as written, which
@@ -210,24 +206,16 @@ impl Cpu {
         if gpa != slot.gpa {
             return None;
         }
-        let mut last = index | 0xFFF;
-        for _ in 1..LARGE_WINDOW_PAGES {
-            let next = last.wrapping_add(1);
+        Some(last_of_pages(index, LARGE_WINDOW_PAGES, |next| {
             let distance = next.wrapping_sub(index);
             let next_gpa = gpa.wrapping_add(distance);
-            let follows = next & LARGE_PAGE_MASK != 0
-                && next_gpa != ds_page
-                && !self.ram.code_map().is_code(next_gpa)
+            next & LARGE_PAGE_MASK != 0
+                && !self.is_kept_out(next_gpa, ds_page)
                 && !self.watched(next, Access::Write)
                 && self.ram.page(next_gpa).is_some_and(|page| {
                     page.as_ptr() as u64 == (slot.host as u64).wrapping_add(distance)
-                });
-            if !follows {
-                break;
-            }
-            last = next | 0xFFF;
-        }
-        Some(last)
+                })
+        }))
     }
 
     /// Makes writes to the page at `gpa` close the window, instead of writes to the page that did
@@ -257,6 +245,21 @@ impl Cpu {
         self.tlb
             .update_write_tracked(|gpa| is_write_tracked(map, ds_page, gpa));
     }
+}
+
+/// The last byte of the page of `index` and of those after it, in a row, that `follows` accepts by
+/// their addresses: of `most` pages at most.
+#[inline(always)]
+fn last_of_pages(index: u64, most: usize, follows: impl Fn(u64) -> bool) -> u64 {
+    let mut last = index | 0xFFF;
+    for _ in 1..most {
+        let next = last.wrapping_add(1);
+        if !follows(next) {
+            break;
+        }
+        last = next | 0xFFF;
+    }
+    last
 }
 
 fn is_write_tracked(map: &CodeMap, ds_page: u64, gpa: u64) -> bool {
