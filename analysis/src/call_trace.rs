@@ -21,7 +21,7 @@ const MAX_OPEN: usize = 1 << 21;
 /// Indentation in columns for each call, and at most.
 const INDENT: (usize, usize) = (2, 120);
 
-/// What a line shows.
+/// Content of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// A call whose callees are in the lines that follow.
@@ -51,7 +51,7 @@ struct OpenCall {
     depth: u32,
     /// Instructions of the task when it began.
     start: u64,
-    /// Its line, if it is shown.
+    /// Index of the line, if the call is shown.
     line: Option<usize>,
 }
 

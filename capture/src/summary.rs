@@ -21,7 +21,7 @@ pub enum RunEnd {
     Timeout,
     /// A signal to `vbts` ended it.
     Interrupted,
-    /// It came to the point at which the user wants it to end.
+    /// The machine reached the point at which the user wants the run to end.
     Stopped,
     /// The guest's kernel panicked, or its processor shut down.
     Panic,

@@ -39,12 +39,12 @@ use window::Window;
 /// Why a name is unknown.
 const UNKNOWN_NAME: &str = "no file that was mapped has such a function, or is such a module";
 
-/// What the user should know about a filter at the end.
+/// A note about a filter for the end of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FilterNote {
     /// The option, and what is to be said of it.
     pub text: String,
-    /// What the user has named is nowhere, so that the trace has not what is wanted.
+    /// The trace lacks what the user wants, because no file has the name in the option.
     pub is_error: bool,
 }
 

@@ -37,7 +37,7 @@ const SOURCE: &str = r#"
     }
 "#;
 
-/// The same notes from the lines of a report.
+/// Makes such notes from the lines of a report.
 fn notes(text: &str) -> String {
     let mut notes = String::new();
     for line in text.lines() {

@@ -47,7 +47,7 @@ pub(super) fn counts(machine: &Machine) -> Result<()> {
     let main = main.iter().find(|row| row["name"] == "main");
     let main = main.context("no main")?;
     ensure!(rows["main"] == (number(&main["calls"])?, number(&main["instructions"])?));
-    // The same again, and a program that does more.
+    // A second run has equal counts. With another argument the program executes more.
     let gate = ["--against", base, "--fail-above", "0"];
     let same = stat(machine, &gate, &program, "")?.expect(0)?;
     ensure!(same.stderr.contains(" +0  instructions"), "{}", same.stderr);
