@@ -71,7 +71,7 @@ pub use lines::{assembly, lines};
 pub use load::{Loaded, Range, load};
 pub use memory_code::MemoryCode;
 pub use moment::{Moment, moment};
-pub use names::{Names, similar_functions};
+pub use names::Names;
 pub use perf::{PerfError, perf};
 pub use stat::{Stat, stat};
 pub use timeline::{Timeline, timeline};

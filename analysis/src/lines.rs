@@ -57,11 +57,11 @@ pub fn lines<W: Watch>(
 /// The output fails.
 pub fn assembly<W: Watch>(
     profile: &mut Loaded<W>,
+    names: &Names,
     name: Option<&str>,
     limit: usize,
     out: &mut Out<'_>,
 ) -> io::Result<()> {
-    let names = Names::of(profile);
     let counts = AllCounts::of(profile);
     let mut rows: Vec<(FunctionId, u64)> = rows_by_function(profile.tree())
         .into_iter()

@@ -124,6 +124,25 @@ impl Names {
         self.functions.get(id as usize).unwrap_or(NONE)
     }
 
+    /// The names of functions that are most like `name`, at most three; `None` if a function has
+    /// this name.
+    pub fn similar_to(&self, name: &str) -> Option<Vec<String>> {
+        const MOST: usize = 3;
+        const LEAST_SIMILAR: f64 = 0.8;
+        if self.functions.iter().any(|function| function.name == name) {
+            return None;
+        }
+        let all = self.functions.iter().map(|function| {
+            let similarity = strsim::jaro_winkler(&function.name, name);
+            (similarity, function.name.as_str())
+        });
+        let mut similar: Vec<_> = all.filter(|(much, _)| *much >= LEAST_SIMILAR).collect();
+        similar.sort_by(|(a, one), (b, other)| b.total_cmp(a).then_with(|| one.cmp(other)));
+        similar.dedup();
+        let names = similar.into_iter().take(MOST).map(|(_, name)| name.into());
+        Some(names.collect())
+    }
+
     /// The path of a module, or another name in brackets.
     pub fn module(&self, id: ModuleId) -> &str {
         self.modules.get(id as usize).map_or("", String::as_str)
@@ -150,31 +169,6 @@ impl Names {
             Label::Signal => "[signal]",
         }
     }
-}
-
-/// The names of executed functions that are most like `name`, at most three; `None` if a function
-/// has this name.
-pub fn similar_functions<W: Watch>(profile: &mut Loaded<W>, name: &str) -> Option<Vec<String>> {
-    const MOST: usize = 3;
-    const LEAST_SIMILAR: f64 = 0.8;
-    let names = Names::of(profile);
-    let mut similar: Vec<(f64, &str)> = Vec::new();
-    for function in &names.functions {
-        if function.name == name {
-            return None;
-        }
-        similar.push((strsim::jaro_winkler(&function.name, name), &function.name));
-    }
-    similar.retain(|(similarity, _)| *similarity >= LEAST_SIMILAR);
-    similar.sort_by(|(a, one), (b, other)| b.total_cmp(a).then_with(|| one.cmp(other)));
-    similar.dedup();
-    Some(
-        similar
-            .iter()
-            .take(MOST)
-            .map(|(_, name)| (*name).to_owned())
-            .collect(),
-    )
 }
 
 /// The name of a place without a function.

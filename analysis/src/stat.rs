@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 
+use indicatif::HumanCount;
 use serde::{Deserialize, Serialize};
 use vbts_trace::profile::Watch;
 use vbts_trace::profile::modules::Modules;
@@ -26,13 +27,13 @@ pub struct Executed {
 /// A task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskStat {
-    /// Its thread ID.
+    /// Thread ID.
     pub id: u32,
-    /// Its process.
+    /// Process ID.
     pub process: u32,
-    /// The last program that it has executed.
+    /// Name of the last program that the task has executed.
     pub program: String,
-    /// What it has executed.
+    /// Counts of the task.
     #[serde(flatten)]
     pub executed: Executed,
 }
@@ -40,7 +41,7 @@ pub struct TaskStat {
 /// A function.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FunctionStat {
-    /// Its name.
+    /// Name, or module and offset.
     pub name: String,
     /// The last part of its file's path.
     pub module: String,
@@ -48,7 +49,7 @@ pub struct FunctionStat {
     pub calls: u64,
     /// Instructions with those of callees.
     pub total: u64,
-    /// What was executed in it, without callees.
+    /// Counts of the function without its callees.
     #[serde(flatten)]
     pub executed: Executed,
 }
@@ -58,9 +59,9 @@ pub struct FunctionStat {
 pub struct Stat {
     /// The program and its arguments.
     pub command: Vec<String>,
-    /// What was executed in programs.
+    /// Counts of programs.
     pub user: Executed,
-    /// What was executed in the kernel, if its branches were recorded.
+    /// Counts of the kernel, if its branches were recorded.
     pub kernel: Executed,
     /// Number of calls.
     pub calls: u64,
@@ -242,16 +243,7 @@ impl Stat {
 
 /// A number with a comma before each group of three digits.
 fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let first = digits.len() % 3;
-    let mut text = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && at % 3 == first {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
+    HumanCount(number).to_string()
 }
 
 /// Writes the counts of a profile of `command`: for people, or as a JSON object.

@@ -11,7 +11,7 @@ use super::files::{Source, Trace};
 use super::problems::say_problems;
 use super::{ReportArgs, process};
 use crate::progress::progress;
-use vbts_analysis::{Calls, CodeFiles, Coverage, Loaded, Out, PerfError, Range, Selection};
+use vbts_analysis::{Calls, CodeFiles, Coverage, Loaded, Names, Out, PerfError, Range, Selection};
 use vbts_host::Workers;
 use vbts_host::exit::{Failure, say};
 use vbts_host::output::{Output, OutputError};
@@ -95,11 +95,12 @@ pub(super) fn of_module(
 pub(super) fn of_function(
     args: &ReportArgs,
     output: Output,
-    answer: impl FnOnce(&mut Loaded, &mut Out<'_>) -> io::Result<()>,
+    answer: impl FnOnce(&mut Loaded, &Names, &mut Out<'_>) -> io::Result<()>,
 ) -> Result<(), Failure> {
     let find = |profile: &mut Loaded| {
+        let names = Names::of(profile);
         if let Some(name) = &args.function
-            && let Some(similar) = vbts_analysis::similar_functions(profile, name)
+            && let Some(similar) = names.similar_to(name)
         {
             return Err(anyhow!(match similar.is_empty() {
                 true => format!("--function: no function {name} was executed"),
@@ -109,10 +110,10 @@ pub(super) fn of_function(
                 ),
             }));
         }
-        Ok(())
+        Ok(names)
     };
-    found(args, output, (), find, |trace, (), out| {
-        answer(&mut trace.profile, out)
+    found(args, output, (), find, |trace, names, out| {
+        answer(&mut trace.profile, &names, out)
     })
 }
 

@@ -128,7 +128,7 @@ static KINDS: [Kind; 26] = [
     row("lines", "Source files with the count of each line", &[Source],
         |args, output| counted(args, output, |trace, out| { let coverage = trace.coverage(); analysis::lines(&mut trace.profile, &coverage, out) })),
     row("assembly", "Instructions of functions with their counts", &[Function, Limit],
-        |args, output| of_function(args, output, |profile, out| analysis::assembly(profile, args.function.as_deref(), limit(args), out))),
+        |args, output| of_function(args, output, |profile, names, out| analysis::assembly(profile, names, args.function.as_deref(), limit(args), out))),
     row("lcov", "Coverage of lines, functions and branches, for lcov's tools", &[Source],
         |args, output| counted(args, output, |trace, out| analysis::lcov(&trace.coverage(), out))),
     row("cobertura", "Coverage as Cobertura's XML", &[Source],

@@ -114,11 +114,14 @@ impl RecordConfig {
         arch: Arch,
         confined: bool,
     ) -> Result<Vec<Probe>, Failure> {
-        let start = |nth| ProbeAction::Start { nth };
-        let stop = |nth| ProbeAction::Stop { nth };
-        let points: [(_, _, &dyn Fn(u64) -> ProbeAction); 2] = [
-            ("--record-from", &self.from, &start),
-            ("--record-until", &self.until, &stop),
+        type Action = fn(u64) -> ProbeAction;
+        let points: [(_, _, Action); 2] = [
+            ("--record-from", &self.from, |nth| ProbeAction::Start {
+                nth,
+            }),
+            ("--record-until", &self.until, |nth| ProbeAction::Stop {
+                nth,
+            }),
         ];
         let mut symbols = None;
         let mut probes = Vec::new();

@@ -3,18 +3,16 @@
 mod options;
 
 use std::fs::File;
-use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context as _, anyhow};
 pub(crate) use options::StatArgs;
 use vbts_analysis::Stat;
-use vbts_capture::TraceFormat;
-use vbts_capture::output::TraceTo;
 use vbts_host::exit::{Failure, say};
+use vbts_host::output::{Output, OutputError};
 
 use crate::report::{self, ReportArgs};
-use crate::trace::{TraceDirectory, run_in_child};
+use crate::trace::{Reported, TraceDirectory, trace_and_report};
 
 /// Maximum size in bytes of a file of counts.
 const MAX_FILE: u64 = 1 << 30;
@@ -28,29 +26,20 @@ const ABOVE: u8 = 1;
 pub(crate) fn main(args: &StatArgs) -> Result<u8, Failure> {
     // A mistake in a name is found before the program runs.
     let before = args.against.as_deref().map(read).transpose()?;
-    let directory = TraceDirectory::create()?;
-    let (trace, counts) = (directory.file("trace.btrace"), directory.file("stat.json"));
-    let mut config = args.config();
-    config.format = TraceFormat::Btrace;
-    config.output = TraceTo::File(trace.clone());
-    let code = run_in_child(&config)?;
-    let is_kept = trace.try_exists();
-    if !is_kept.with_context(|| format!("Cannot find {}", trace.display()))? {
-        // The other process has said why.
-        return Ok(code);
-    }
     let kind = report::named("stat").context("there is no report of counts")?;
-    let report_args = ReportArgs {
+    let directory = TraceDirectory::create()?;
+    let counts = directory.file("stat.json");
+    let made = trace_and_report(args.config(), &directory, |trace| ReportArgs {
         json: true,
         output: Some(counts.clone()),
-        root: config.root().into(),
-        kernel: config.kernel.clone(),
-        sandbox: config.machine.sandbox,
         ..ReportArgs::new(kind, trace)
-    };
-    match report::main(&report_args)? {
-        0 => {}
-        status => return Ok(status),
+    });
+    let Reported {
+        status: code,
+        is_complete,
+    } = made?;
+    if !is_complete {
+        return Ok(code);
     }
     let stat = read(&counts)?;
     write(args, &stat, before.as_ref())?;
@@ -80,10 +69,10 @@ fn read(path: &Path) -> anyhow::Result<Stat> {
 }
 
 /// Writes the counts, and how they differ from those of the run `before`.
-fn write(args: &StatArgs, stat: &Stat, before: Option<&Stat>) -> anyhow::Result<()> {
+fn write(args: &StatArgs, stat: &Stat, before: Option<&Stat>) -> Result<(), Failure> {
     let mut text = Vec::new();
     if args.json {
-        serde_json::to_writer(&mut text, stat)?;
+        serde_json::to_writer(&mut text, stat).map_err(anyhow::Error::from)?;
         text.push(b'\n');
     } else {
         stat.text(&mut text)?;
@@ -91,14 +80,12 @@ fn write(args: &StatArgs, stat: &Stat, before: Option<&Stat>) -> anyhow::Result<
             stat.compare(before, &mut text)?;
         }
     }
-    match &args.output {
-        None => {
-            // The program's output is on standard output.
-            let mut stderr = std::io::stderr().lock();
-            stderr.write_all(&text).context("Cannot write the counts")
-        }
-        Some(path) => {
-            std::fs::write(path, text).with_context(|| format!("Cannot write {}", path.display()))
-        }
-    }
+    let output = match &args.output {
+        // The program's output is on standard output.
+        None => Output::stderr(),
+        Some(path) => Output::create(path),
+    };
+    output
+        .and_then(|mut output| output.write(&text))
+        .map_err(OutputError::into_failure)
 }

@@ -82,6 +82,7 @@ impl StatArgs {
             scope: self.scope,
             follow: self.follow,
             quiet: true,
+            report_output: self.output.clone(),
             ..TraceConfig::new(&self.program)
         }
     }

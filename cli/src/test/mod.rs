@@ -121,8 +121,8 @@ fn test(config: &TestConfig) -> Result<u8, Failure> {
     let mut runner = Runner::new(source, settings.clone(), alarm.clone(), log, config.retries);
     if config.list {
         let listed = list_of_kernels(config, &targets, &settings, &mut runner);
-        if listed.is_ok() && !config.keeps_console {
-            let _ = std::fs::remove_file(&config.console);
+        if listed.is_ok() {
+            remove_console(config);
         }
         return listed;
     }
@@ -146,13 +146,20 @@ fn test(config: &TestConfig) -> Result<u8, Failure> {
     };
     if bad {
         say(format_args!("console log: {}", config.console.display()));
-    } else if !config.keeps_console {
-        // What is left is only a file.
-        let _ = std::fs::remove_file(&config.console);
+    } else {
+        remove_console(config);
     }
     match outcome? {
         Some(event) => Err(runner.failure_of(event)),
         None => Ok(u8::from(bad)),
+    }
+}
+
+/// Removes the console log of a run in which nothing has failed, unless the user wants it.
+fn remove_console(config: &TestConfig) {
+    if !config.keeps_console {
+        // What is left is only a file.
+        let _ = std::fs::remove_file(&config.console);
     }
 }
 

@@ -19,7 +19,7 @@ mod report;
 mod run;
 
 pub(crate) use options::TraceArgs;
-pub(crate) use report::{TraceDirectory, run_in_child};
+pub(crate) use report::{Reported, TraceDirectory, trace_and_report};
 use vbts_host::exit::Failure;
 
 /// Runs the command.

@@ -79,43 +79,79 @@ pub(super) fn main(args: &TraceArgs, kind: &'static Kind) -> Result<u8, Failure>
         .into());
     }
     let directory = TraceDirectory::create()?;
-    let trace = directory.file("trace.btrace");
     let config = TraceConfig {
-        format: TraceFormat::Btrace,
-        output: TraceTo::File(trace.clone()),
         report_output: args.output.clone(),
         ..args.config()
     };
+    trace_and_report(config, &directory, |trace| {
+        let (file, other) = match &args.against {
+            Some(first) => (first.clone(), Some(trace)),
+            None => (trace, None),
+        };
+        ReportArgs {
+            other,
+            output: args.output.clone(),
+            ..ReportArgs::new(kind, file)
+        }
+    })
+    .map(|made| made.status)
+}
+
+/// The end of a run whose trace was to be reported.
+pub(crate) struct Reported {
+    /// The exit status: that of the program, or of what has failed.
+    pub status: u8,
+    /// The report is complete.
+    pub is_complete: bool,
+}
+
+/// Traces as `config` says, except for the format and the output, with the trace in `directory`,
+/// and makes the report that `report` asks for of the file of the trace. The traced files are found
+/// as in the run.
+///
+/// # Errors
+/// The trace cannot be kept, or the report fails.
+pub(crate) fn trace_and_report(
+    mut config: TraceConfig,
+    directory: &TraceDirectory,
+    report: impl FnOnce(PathBuf) -> ReportArgs,
+) -> Result<Reported, Failure> {
+    let trace = directory.file("trace.btrace");
+    config.format = TraceFormat::Btrace;
+    config.output = TraceTo::File(trace.clone());
     let code = run_in_child(&config)?;
     let is_kept = trace.try_exists();
     if !is_kept.with_context(|| format!("Cannot find {}", trace.display()))? {
         // The other process has said why.
-        return Ok(code);
+        return Ok(Reported {
+            status: code,
+            is_complete: false,
+        });
     }
-    let (file, other) = match &args.against {
-        Some(first) => (first.clone(), Some(trace)),
-        None => (trace, None),
-    };
-    let report_args = ReportArgs {
-        other,
-        output: args.output.clone(),
+    let args = ReportArgs {
         root: config.root().into(),
         kernel: config.kernel.clone(),
         sandbox: config.machine.sandbox,
-        ..ReportArgs::new(kind, file)
+        ..report(trace)
     };
     // A report that is not there matters more than the program's status.
-    match report::main(&report_args)? {
-        0 => Ok(code),
-        status => Ok(status),
-    }
+    Ok(match report::main(&args)? {
+        0 => Reported {
+            status: code,
+            is_complete: true,
+        },
+        status => Reported {
+            status,
+            is_complete: false,
+        },
+    })
 }
 
 /// Runs `config` in a process of its own. Returns the exit status.
 ///
 /// # Errors
 /// The host starts no process, or waiting for it fails.
-pub(crate) fn run_in_child(config: &TraceConfig) -> anyhow::Result<u8> {
+fn run_in_child(config: &TraceConfig) -> anyhow::Result<u8> {
     let held = HeldSignals::hold();
     let child = fork().context("Cannot start a process for the trace")?;
     let Some(child) = child else {
