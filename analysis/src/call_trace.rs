@@ -12,12 +12,11 @@ use vbts_trace::profile::stack::Stack;
 use vbts_trace::profile::tree::NodeId;
 use vbts_trace::profile::{Seen, TaskCount, Watch};
 
+use super::open_calls::OpenCalls;
 use super::{Loaded, Names, Out};
 
 /// Maximum number of lines that are kept: 128 MiB.
 const MAX_LINES: usize = 1 << 22;
-/// Maximum number of open calls that are kept of all tasks.
-const MAX_OPEN: usize = 1 << 21;
 /// Indentation in columns for each call, and at most.
 const INDENT: (usize, usize) = (2, 120);
 
@@ -46,7 +45,6 @@ struct Line {
 /// A call that has not returned.
 #[derive(Debug, Clone, Copy)]
 struct OpenCall {
-    node: NodeId,
     /// The number of shown calls in which it is.
     depth: u32,
     /// Instructions of the task when it began.
@@ -58,16 +56,59 @@ struct OpenCall {
 /// The calls and returns of all tasks.
 #[derive(Debug, Default)]
 pub struct CallTrace {
+    raw_frames: bool,
+    open: OpenCalls<OpenCall>,
+    lines: Lines,
+}
+
+/// The lines that are shown.
+#[derive(Debug, Default)]
+struct Lines {
+    list: Vec<Line>,
     /// Calls in so many others are not shown.
     max_depth: u32,
-    raw_frames: bool,
-    lines: Vec<Line>,
-    /// By the number of the task.
-    open: HashMap<u64, Vec<OpenCall>>,
-    /// Number of open calls.
-    open_calls: usize,
     /// Calls for which there was no room.
     cut: bool,
+}
+
+impl Lines {
+    fn begin(&mut self, task: u32, node: NodeId, depth: u32) -> Option<usize> {
+        if depth >= self.max_depth {
+            return None;
+        }
+        if self.list.len() >= MAX_LINES {
+            self.cut = true;
+            return None;
+        }
+        self.list.push(Line {
+            task,
+            depth,
+            node,
+            kind: Kind::Open,
+        });
+        Some(self.list.len() - 1)
+    }
+
+    fn end(&mut self, task: u32, node: NodeId, call: OpenCall, clock: u64, is_finished: bool) {
+        let Some(at) = call.line else {
+            return;
+        };
+        let instructions = clock.saturating_sub(call.start);
+        let is_last = at + 1 == self.list.len();
+        match self.list.get_mut(at) {
+            Some(line) if is_last && is_finished => line.kind = Kind::Leaf(instructions),
+            // There is room for the ends of the calls that were kept.
+            _ => self.list.push(Line {
+                task,
+                depth: call.depth,
+                node,
+                kind: match is_finished {
+                    true => Kind::Close(instructions),
+                    false => Kind::Unfinished(instructions),
+                },
+            }),
+        }
+    }
 }
 
 impl CallTrace {
@@ -75,47 +116,12 @@ impl CallTrace {
     /// are calls only if `raw_frames`.
     pub fn new(max_depth: u32, raw_frames: bool) -> Self {
         Self {
-            max_depth,
             raw_frames,
-            ..Self::default()
-        }
-    }
-
-    fn begin(&mut self, task: u32, node: NodeId, depth: u32, is_shown: bool) -> Option<usize> {
-        if !is_shown || depth >= self.max_depth {
-            return None;
-        }
-        if self.lines.len() >= MAX_LINES {
-            self.cut = true;
-            return None;
-        }
-        self.lines.push(Line {
-            task,
-            depth,
-            node,
-            kind: Kind::Open,
-        });
-        Some(self.lines.len() - 1)
-    }
-
-    fn end(&mut self, task: u32, call: OpenCall, clock: u64, is_finished: bool) {
-        let Some(at) = call.line else {
-            return;
-        };
-        let instructions = clock.saturating_sub(call.start);
-        let is_last = at + 1 == self.lines.len();
-        match self.lines.get_mut(at) {
-            Some(line) if is_last && is_finished => line.kind = Kind::Leaf(instructions),
-            // There is room for the ends of the calls that were kept.
-            _ => self.lines.push(Line {
-                task,
-                depth: call.depth,
-                node: call.node,
-                kind: match is_finished {
-                    true => Kind::Close(instructions),
-                    false => Kind::Unfinished(instructions),
-                },
-            }),
+            open: OpenCalls::default(),
+            lines: Lines {
+                max_depth,
+                ..Lines::default()
+            },
         }
     }
 }
@@ -126,40 +132,30 @@ impl Watch for CallTrace {
             return;
         }
         let (id, clock) = (seen.count.id, seen.count.instructions);
-        let frames = seen.stack.frames();
-        let mut open = std::mem::take(self.open.entry(seen.task).or_default());
-        // Only the inner frames change.
-        while let Some(last) = open.last().copied()
-            && frames
-                .get(open.len() - 1)
-                .is_none_or(|frame| frame.node != last.node)
-        {
-            open.pop();
-            self.open_calls -= 1;
-            self.end(id, last, clock, true);
-        }
-        let new = frames.get(open.len()..).unwrap_or_default();
-        let new = new.get(..MAX_OPEN - self.open_calls).unwrap_or(new);
-        for frame in new {
-            let outer = open.last();
-            let depth = outer.map_or(0, |call| call.depth + u32::from(call.line.is_some()));
-            let is_shown = self.raw_frames || !seen.functions.is_linkage(frame.function);
-            open.push(OpenCall {
-                node: frame.node,
-                depth,
-                start: clock,
-                line: self.begin(id, frame.node, depth, is_shown),
-            });
-        }
-        self.open_calls += new.len();
-        self.open.insert(seen.task, open);
+        let raw_frames = self.raw_frames;
+        self.open.follow(
+            seen.task,
+            seen.stack.frames(),
+            &mut self.lines,
+            |lines, node, call| lines.end(id, node, call, clock, true),
+            |lines, frame, outer| {
+                let in_line = |call: OpenCall| call.depth + u32::from(call.line.is_some());
+                let depth = outer.map_or(0, in_line);
+                let is_shown = raw_frames || !seen.functions.is_linkage(frame.function);
+                let line = is_shown.then(|| lines.begin(id, frame.node, depth));
+                OpenCall {
+                    depth,
+                    start: clock,
+                    line: line.flatten(),
+                }
+            },
+        );
     }
 
     fn end(&mut self, task: u64, count: &TaskCount, _: &Stack, _: &AddressSpace) {
-        let open = self.open.remove(&task).unwrap_or_default();
-        self.open_calls -= open.len();
-        for call in open.into_iter().rev() {
-            self.end(count.id, call, count.instructions, false);
+        for (node, call) in self.open.finish(task).into_iter().rev() {
+            self.lines
+                .end(count.id, node, call, count.instructions, false);
         }
     }
 }
@@ -175,7 +171,7 @@ pub fn call_trace(
     out: &mut Out<'_>,
 ) -> io::Result<()> {
     let names = Names::of(profile);
-    let trace = std::mem::take(profile.watch());
+    let lines = std::mem::take(&mut profile.watch().lines);
     let nodes = profile.tree().nodes();
     let name = |node: NodeId| {
         let node = nodes.get(node as usize);
@@ -184,7 +180,7 @@ pub fn call_trace(
     writeln!(out, "{:>14} {:>8}  call", "instructions", "task")?;
     // For each task, the depth of the outermost call of `only`.
     let mut within: HashMap<u32, u32> = HashMap::new();
-    for line in &trace.lines {
+    for line in &lines.list {
         let outer = match only {
             None => 0,
             Some(wanted) => match within.get(&line.task) {
@@ -216,7 +212,7 @@ pub fn call_trace(
             )?,
         }
     }
-    if trace.cut {
+    if lines.cut {
         writeln!(
             out,
             "only the first {MAX_LINES} lines are shown: --from, --task and --depth select others"

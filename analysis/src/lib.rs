@@ -17,6 +17,7 @@
 //! | `lines`, `html`, `lcov` | source files and assembly with counts; coverage for other tools |
 //! | `bolt` | profiles for tools that optimise and show binary code |
 //! | `perf`, `perf_data` | the trace as a file of Linux perf |
+//! | `open_calls` | the open calls of each task |
 //! | `linkage` | joins a call through the procedure linkage table |
 //! | `moment`, `diff` | the stacks at a moment; what two runs have executed differently |
 //!
@@ -50,6 +51,7 @@ mod load;
 mod memory_code;
 mod moment;
 mod names;
+mod open_calls;
 mod perf;
 mod perf_data;
 mod stat;

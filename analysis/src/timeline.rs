@@ -13,14 +13,13 @@ use vbts_trace::profile::stack::Stack;
 use vbts_trace::profile::tree::NodeId;
 use vbts_trace::profile::{Seen, TaskCount, Watch};
 
+use super::open_calls::OpenCalls;
 use super::{Loaded, Names, Out};
 
 /// Maximum number of calls that are kept. When it is reached, the shorter half is dropped.
 const MAX_SPANS: usize = 1 << 19;
 /// Maximum number of open calls that are kept of a task. Deeper ones are not shown.
 const MAX_DEPTH: usize = 1 << 10;
-/// Maximum number of open calls that are kept of all tasks.
-const MAX_OPEN: usize = 1 << 21;
 
 /// A call, with its time in instructions.
 #[derive(Debug, Clone, Copy)]
@@ -34,28 +33,33 @@ struct Span {
 /// The calls of all tasks.
 #[derive(Debug, Default)]
 pub struct Timeline {
-    open: HashMap<u64, Vec<(NodeId, u64)>>,
-    /// Number of open calls.
-    count: usize,
-    spans: Vec<Span>,
+    /// Each with the instructions of its task when it began.
+    open: OpenCalls<u64>,
+    spans: Spans,
+}
+
+/// The longest of the calls that have ended.
+#[derive(Debug, Default)]
+struct Spans {
+    list: Vec<Span>,
     /// Shorter calls are not kept.
     least: u64,
 }
 
-impl Timeline {
-    fn close(&mut self, task: u64, (node, start): (NodeId, u64), clock: u64) {
+impl Spans {
+    fn add(&mut self, task: u64, node: NodeId, start: u64, clock: u64) {
         let length = clock.saturating_sub(start);
         if length < self.least {
             return;
         }
-        if self.spans.len() >= MAX_SPANS {
-            let mut lengths: Vec<u64> = self.spans.iter().map(|span| span.length).collect();
+        if self.list.len() >= MAX_SPANS {
+            let mut lengths: Vec<u64> = self.list.iter().map(|span| span.length).collect();
             let middle = lengths.len() / 2;
             self.least = *lengths.select_nth_unstable(middle).1 + 1;
             let least = self.least;
-            self.spans.retain(|span| span.length >= least);
+            self.list.retain(|span| span.length >= least);
         }
-        self.spans.push(Span {
+        self.list.push(Span {
             task,
             node,
             start,
@@ -72,29 +76,18 @@ impl Watch for Timeline {
         let frames = seen.stack.frames();
         let frames = frames.get(..MAX_DEPTH).unwrap_or(frames);
         let (task, clock) = (seen.task, seen.count.instructions);
-        let mut open = std::mem::take(self.open.entry(task).or_default());
-        // Only the inner frames change.
-        while let Some(last) = open.last().copied()
-            && frames
-                .get(open.len() - 1)
-                .is_none_or(|frame| frame.node != last.0)
-        {
-            open.pop();
-            self.count -= 1;
-            self.close(task, last, clock);
-        }
-        let new = frames.get(open.len()..).unwrap_or_default();
-        let new = new.get(..MAX_OPEN - self.count).unwrap_or(new);
-        open.extend(new.iter().map(|frame| (frame.node, clock)));
-        self.count += new.len();
-        self.open.insert(task, open);
+        self.open.follow(
+            task,
+            frames,
+            &mut self.spans,
+            |spans, node, start| spans.add(task, node, start, clock),
+            |_, _, _| clock,
+        );
     }
 
     fn end(&mut self, task: u64, count: &TaskCount, _: &Stack, _: &AddressSpace) {
-        let open = self.open.remove(&task).unwrap_or_default();
-        self.count -= open.len();
-        for frame in open {
-            self.close(task, frame, count.instructions);
+        for (node, start) in self.open.finish(task) {
+            self.spans.add(task, node, start, count.instructions);
         }
     }
 }
@@ -107,7 +100,10 @@ pub fn timeline(profile: &mut Loaded<Timeline>, out: &mut Out<'_>) -> io::Result
     let names = Names::of(profile);
     let tasks: HashMap<u64, TaskCount> = profile.tasks().iter().cloned().collect();
     let timeline = std::mem::take(profile.watch());
-    let mut spans = timeline.spans;
+    let Spans {
+        list: mut spans,
+        least,
+    } = timeline.spans;
     spans.sort_by_key(|span| (span.task, span.start, std::cmp::Reverse(span.length)));
     let nodes = profile.tree().nodes();
     writeln!(out, "{{\"displayTimeUnit\":\"ns\",\"traceEvents\":[")?;
@@ -137,7 +133,7 @@ pub fn timeline(profile: &mut Loaded<Timeline>, out: &mut Out<'_>) -> io::Result
     }
     let note = json!({
         "ph": "M", "name": "process_labels", "pid": 0,
-        "args": {"labels": "1 ns is 1 instruction", "shortest": timeline.least},
+        "args": {"labels": "1 ns is 1 instruction", "shortest": least},
     });
     writeln!(out, "{note}\n]}}")
 }
