@@ -11,7 +11,7 @@ use vbts_devices::virtio::net::MacAddress;
 
 use vbts_vmm::config::{
     Accelerator, BtsMode, ClockSource, DEFAULT_MEMORY, DiskConfig, JitMode, LogLevel,
-    MachineConfig, NetworkConfig, RandomSource, SandboxMode, ShareConfig,
+    MachineConfig, NetworkConfig, RandomSource, SandboxMode, ShareConfig, trace_model,
 };
 use vbts_vmm::memory::Size;
 
@@ -83,6 +83,14 @@ pub(crate) struct MachineArgs {
 }
 
 impl MachineArgs {
+    /// The machine in which a program of the host is traced: its root is the host's, unless
+    /// `--root` names another one.
+    pub(crate) fn config_of_trace(&self) -> MachineConfig {
+        let mut machine = self.config(trace_model());
+        machine.root.get_or_insert_with(|| "/".into());
+        machine
+    }
+
     /// The configuration of these options. The processor is `default_model` unless `--cpu` names
     /// another one.
     pub(crate) fn config(&self, default_model: &str) -> MachineConfig {

@@ -7,7 +7,6 @@ use std::str::FromStr;
 use clap::Args;
 use vbts_capture::TraceConfig;
 use vbts_protocol::{Follow, Scope};
-use vbts_vmm::config::trace_model;
 
 use crate::options::{EXIT_STATUS, MachineArgs, named};
 
@@ -74,10 +73,8 @@ impl FromStr for Percent {
 impl StatArgs {
     /// The configuration of the trace that is counted.
     pub(crate) fn config(&self) -> TraceConfig {
-        let mut machine = self.machine.config(trace_model());
-        machine.root.get_or_insert_with(|| "/".into());
         TraceConfig {
-            machine,
+            machine: self.machine.config_of_trace(),
             kernel: self.kernel.clone(),
             scope: self.scope,
             follow: self.follow,

@@ -15,7 +15,6 @@ use crate::report::{Kind, kind};
 use vbts_capture::config::DEFAULT_BUFFER;
 use vbts_capture::output::TraceTo;
 use vbts_capture::{Filters, TraceConfig, TraceFormat};
-use vbts_vmm::config::trace_model;
 use vbts_vmm::memory::Size;
 
 /// Arguments of `vbts trace`.
@@ -133,10 +132,8 @@ impl TraceArgs {
     pub(crate) fn config(&self) -> TraceConfig {
         let (format, output) = (self.format(), self.output());
         let one_file = format == TraceFormat::Raw && !matches!(output, TraceTo::Directory(_));
-        let mut machine = self.machine.config(trace_model());
-        machine.root.get_or_insert_with(|| "/".into());
         TraceConfig {
-            machine,
+            machine: self.machine.config_of_trace(),
             kernel: self.kernel.clone(),
             program: self.program.clone(),
             format,
