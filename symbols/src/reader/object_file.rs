@@ -173,12 +173,16 @@ impl ObjectFile {
 
     /// Sorts the functions. A function without a size extends to the next one.
     pub fn finish(&mut self) {
-        // Of several names for one address, a name with a size comes first, then the alphabet
-        // decides.
+        // Of several names for one address, a name with a size comes first, then that with the
+        // fewest underscores at its beginning: a C library has internal names for what it exports.
+        // Then the alphabet decides.
         let mut functions = std::mem::take(&mut self.functions);
         functions.sort_unstable_by(|a, b| {
             let by_place = (a.start, b.end).cmp(&(b.start, a.end));
-            by_place.then_with(|| self.name(a).cmp(self.name(b)))
+            by_place.then_with(|| {
+                let (a, b) = (self.name(a), self.name(b));
+                underscores(a).cmp(&underscores(b)).then_with(|| a.cmp(b))
+            })
         });
         let mut last = None;
         let (functions, aliases) = functions
@@ -387,6 +391,11 @@ fn is_part(name: &[u8]) -> bool {
     })
 }
 
+/// Number of underscores at the beginning of a name.
+fn underscores(name: &[u8]) -> usize {
+    name.iter().take_while(|byte| **byte == b'_').count()
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use std::path::Path;
@@ -498,6 +507,8 @@ pub(crate) mod tests {
             (0x10, 4, "a"),
             (0x20, 0, "open"),
             (0x30, 1, "last"),
+            (0x40, 1, "_IO_puts"),
+            (0x40, 1, "puts"),
         ]);
         let name = |address| file.function(address).map(|(name, _)| name);
         assert_eq!(name(0x10), Some("a".into()));
@@ -505,6 +516,7 @@ pub(crate) mod tests {
         assert_eq!(name(0x2F), Some("open".into()));
         assert_eq!(name(0x30), Some("last".into()));
         assert_eq!(name(0x31), None);
+        assert_eq!(name(0x40), Some("puts".into()));
     }
 
     #[test]
