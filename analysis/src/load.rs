@@ -40,6 +40,7 @@ pub fn load<W: Watch>(
 ) -> Result<Loaded<W>, Error> {
     let program = reader.run().command.first().cloned().unwrap_or_default();
     let mut profile = Profile::new(files, program.as_bytes(), watch);
+    profile.begin_at(range.from);
     if let Some(only) = only {
         profile.only_tasks(only);
     }

@@ -4,7 +4,7 @@ use super::code::{Files, NoLine, SymbolKind, Transfer as Kind};
 use super::modules::{Modules, is_kernel};
 use super::space::{Effect, Space, Transfer};
 use super::stack::{Context, FrameKind, NOWHERE, Stack, Target};
-use super::{Line, Profile, Task, Watch};
+use super::{Line, New, Profile, Task, Watch};
 use crate::Branch;
 
 /// Applies a transfer to a stack.
@@ -41,6 +41,7 @@ impl<F: Files, W: Watch> Profile<F, W> {
     #[cold]
     pub(super) fn new_transfer(
         &mut self,
+        number: u64,
         task: &mut Task,
         space: &mut Space,
         branch: Branch,
@@ -69,7 +70,16 @@ impl<F: Files, W: Watch> Profile<F, W> {
             return known;
         }
         let transfer = self.classify(space, start, branch, line);
-        space.add(transfer)
+        let mark = self.watch.mark(&New {
+            transfer: &transfer,
+            task: number,
+            count: &task.count,
+            map: &space.map,
+            functions: &self.functions,
+            modules: &self.modules,
+            programs: &self.programs,
+        });
+        space.add(transfer, mark)
     }
 
     fn line(&mut self, space: &Space, start: u64, from: u64) -> Result<super::code::Line, NoLine> {

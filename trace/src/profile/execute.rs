@@ -29,6 +29,8 @@ impl<F: Files, W: Watch> Profile<F, W> {
     }
 
     fn take(&mut self, number: u64, branches: impl ExactSizeIterator<Item = Branch>) {
+        let first = self.records;
+        self.records = first.saturating_add(branches.len() as u64);
         let task = self.tasks.remove(&number);
         if task.is_none() && self.tasks.len() >= MAX_TASKS {
             return self.do_not_count(branches.len());
@@ -42,7 +44,7 @@ impl<F: Files, W: Watch> Profile<F, W> {
             } else {
                 let mut space = space.unwrap_or_default();
                 let (frames, transfers) = (task.stack.held(), space.transfers.len());
-                self.execute(number, &mut task, &mut space, branches);
+                self.execute(number, &mut task, &mut space, branches.zip(first..));
                 self.added.frames += task.stack.held().saturating_sub(frames);
                 self.added.transfers += space.transfers.len() - transfers;
                 self.spaces.insert(process, space);
@@ -62,14 +64,14 @@ impl<F: Files, W: Watch> Profile<F, W> {
         number: u64,
         task: &mut Task,
         space: &mut Space,
-        branches: impl Iterator<Item = Branch>,
+        branches: impl Iterator<Item = (Branch, u64)>,
     ) {
         let mut executed = Executed::default();
         let (mut at, mut last) = (task.at, task.last);
         if at != NOWHERE {
             self.begin_if_empty(task, space, at);
         }
-        for branch in branches {
+        for (branch, record) in branches {
             let this = match space.expected(last, at, branch.from, branch.to) {
                 Some(this) => this,
                 None => {
@@ -79,7 +81,7 @@ impl<F: Files, W: Watch> Profile<F, W> {
                             // It can change the stack.
                             self.add_executed(task, &mut executed);
                             task.at = at;
-                            self.new_transfer(task, space, branch)
+                            self.new_transfer(number, task, space, branch)
                         }
                     };
                     space.expect(last, this);
@@ -108,12 +110,14 @@ impl<F: Files, W: Watch> Profile<F, W> {
             }
             if W::SEES_RECORDS {
                 self.watch.record(&Seen {
+                    record,
                     task: number,
                     count: &task.count,
                     from: branch.from,
                     to: branch.to,
                     effect: transfer.effect,
                     is_event: !transfer.complete,
+                    mark: space.marks.get(this as usize).copied().unwrap_or(0),
                     instructions: transfer.instructions,
                     node,
                     stack: &task.stack,

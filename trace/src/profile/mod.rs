@@ -51,7 +51,7 @@ use modules::{ModuleId, Modules};
 use space::Space;
 use stack::{NOWHERE, Stack};
 use tree::{Label, Tree};
-pub use watch::{Seen, Watch};
+pub use watch::{New, Seen, Watch};
 
 /// A task while the trace is read.
 #[derive(Debug)]
@@ -97,6 +97,8 @@ pub struct Profile<F, W = ()> {
     /// tasks by processor.
     asleep: HashMap<(u32, u64), Task>,
     ended: Vec<(u64, TaskCount)>,
+    /// Number of the next branch.
+    records: u64,
     added: Added,
     /// Thread IDs of the tasks that count, if not all do.
     only: Option<BTreeSet<u32>>,
@@ -122,6 +124,7 @@ impl<F: Files, W: Watch> Profile<F, W> {
             live: HashMap::new(),
             asleep: HashMap::new(),
             ended: Vec::new(),
+            records: 0,
             added: Added::default(),
             only: None,
             raw_frames: false,
@@ -132,6 +135,11 @@ impl<F: Files, W: Watch> Profile<F, W> {
     /// Ignores the branches of all tasks except those with these thread IDs.
     pub fn only_tasks(&mut self, ids: BTreeSet<u32>) {
         self.only = Some(ids);
+    }
+
+    /// Sets the number of the first branch.
+    pub fn begin_at(&mut self, record: u64) {
+        self.records = record;
     }
 
     /// Whether the branches of the task with this thread ID count.

@@ -120,6 +120,12 @@ impl Modules {
         self.list.iter()
     }
 
+    /// The file with this path.
+    pub fn file(&self, path: &str) -> Option<ModuleId> {
+        let id = self.by_name.get(path).copied();
+        id.filter(|id| self.get(*id).kind == ModuleKind::File)
+    }
+
     /// The module of a mapping of a process.
     fn of_mapping(&mut self, mapping: &Mapping, process: u32) -> ModuleId {
         let name = mapping.name.as_str();
@@ -221,6 +227,11 @@ impl AddressSpace {
     /// The memory that it takes in bytes, or its part of that.
     pub fn bytes(&self) -> usize {
         maps::bytes(&self.mappings) / Arc::strong_count(&self.mappings)
+    }
+
+    /// The modules of the mappings, by address.
+    pub fn modules(&self) -> &[ModuleId] {
+        &self.modules
     }
 
     /// Whether each mapping is in `later`, too.

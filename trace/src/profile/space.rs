@@ -68,6 +68,8 @@ pub struct Space {
     /// For each, the transfer that has followed before the last one that differs from it. A
     /// conditional branch has two successors.
     pub second: Vec<u32>,
+    /// What the watch has marked each with.
+    pub marks: Vec<u32>,
     /// Their numbers.
     index: FxHashMap<(u64, u64, u64), u32>,
 }
@@ -110,13 +112,14 @@ impl Space {
         }
     }
 
-    /// Adds a transfer. Returns its number.
-    pub fn add(&mut self, transfer: Transfer) -> u32 {
+    /// Adds a transfer with the mark of the watch. Returns its number.
+    pub fn add(&mut self, transfer: Transfer, mark: u32) -> u32 {
         let number = self.transfers.len() as u32;
         let key = (transfer.start, transfer.from, transfer.to);
         self.index.insert(key, number);
         self.transfers.push(transfer);
         self.second.push(0);
+        self.marks.push(mark);
         number
     }
 
@@ -124,6 +127,7 @@ impl Space {
     pub fn clear(&mut self) {
         self.transfers = Vec::new();
         self.second = Vec::new();
+        self.marks = Vec::new();
         self.index = FxHashMap::default();
     }
 }
