@@ -62,7 +62,7 @@ pub use call_trace::{CallTrace, call_trace};
 pub use calls::calls;
 pub use code_files::CodeFiles;
 pub use coverage::{Coverage, Selection, coverage};
-pub use diff::{Calls, diff, was_executed};
+pub use diff::{Executions, Windows, diff, was_executed};
 pub use firefox::{Samples, firefox};
 pub use flamegraph::flamegraph;
 pub use folded::folded;

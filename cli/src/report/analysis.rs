@@ -11,7 +11,9 @@ use super::files::{Source, Trace};
 use super::problems::say_problems;
 use super::{ReportArgs, process};
 use crate::progress::progress;
-use vbts_analysis::{Calls, CodeFiles, Coverage, Loaded, Names, Out, PerfError, Range, Selection};
+use vbts_analysis::{
+    CodeFiles, Coverage, Executions, Loaded, Names, Out, PerfError, Range, Selection, Windows,
+};
 use vbts_host::Workers;
 use vbts_host::exit::{Failure, say};
 use vbts_host::output::{Output, OutputError};
@@ -25,7 +27,15 @@ const LIMIT: usize = 100;
 /// The traces of a report.
 struct Started {
     source: Source,
-    other: Option<Source>,
+    other: Option<Other>,
+}
+
+/// What a report of two traces needs besides the first one.
+struct Other {
+    /// The second one.
+    source: Source,
+    /// The first one, to read parts of it again.
+    again: Source,
 }
 
 /// The counts of a trace, and what `W` has seen in it.
@@ -182,22 +192,32 @@ pub(super) fn diff(args: &ReportArgs, output: Output) -> Result<(), Failure> {
     }
     let (mut report, started) = Report::start(args, output)?;
     let (trace, files) = started.source.read()?;
-    let calls = Calls::new(trace.reader.run().streams);
-    let good_name = format!("{}: ", trace.name);
-    let mut good = report.load(trace, files, calls)?;
-    let other = started.other.context("diff needs two traces")?;
-    let (trace, files) = other.read()?;
-    let calls = Calls::new(trace.reader.run().streams);
-    let bad_name = format!("{}: ", trace.name);
-    let mut bad = report.load(trace, files, calls)?;
     let only = args.module.as_deref();
+    let streams = trace.reader.run().streams;
+    let good_name = format!("{}: ", trace.name);
+    let mut good = report.load(trace, files, Executions::new(streams, only))?;
+    let other = started.other.context("diff needs two traces")?;
+    let (trace, files) = other.source.read()?;
+    let executions = Executions::against(trace.reader.run().streams, only, good.watch());
+    let bad_name = format!("{}: ", trace.name);
+    let mut bad = report.load(trace, files, executions)?;
     if let Some(name) = only
         && !vbts_analysis::was_executed(&good, name)
         && !vbts_analysis::was_executed(&bad, name)
     {
         return Err(anyhow!(no_code(name)).into());
     }
-    report.write(|out| vbts_analysis::diff(&mut good, &mut bad, only, limit(args), out))?;
+    let mut windows = match Windows::of(good.watch(), bad.watch(), only, streams) {
+        Some((windows, range)) => {
+            let (trace, files) = other.again.read()?;
+            Some(report.load_range(trace, files, windows, range)?)
+        }
+        None => None,
+    };
+    report.write(|out| {
+        let limit = limit(args);
+        vbts_analysis::diff(&mut good, &mut bad, windows.as_mut(), only, limit, out)
+    })?;
     say_problems(&mut good, &good_name);
     say_problems(&mut bad, &bad_name);
     Ok(())
@@ -223,8 +243,13 @@ impl<'a> Report<'a> {
     /// Opens the traces, and enters the sandbox.
     fn start(args: &'a ReportArgs, output: Output) -> Result<(Self, Started), Failure> {
         let source = Source::open(args, &args.file)?;
-        let other = args.other.as_ref().map(|other| Source::open(args, other));
-        let other = other.transpose()?;
+        let other = match &args.other {
+            Some(other) => Some(Other {
+                source: Source::open(args, other)?,
+                again: Source::open(args, &args.file)?,
+            }),
+            None => None,
+        };
         process::restrict_files(args.sandbox, &args.root)?;
         let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
         let workers = Workers::start(processors.min(MAX_WORKERS));
@@ -245,6 +270,16 @@ impl<'a> Report<'a> {
         watch: W,
     ) -> Result<Loaded<W>, Failure> {
         let range = range(self.args, &mut trace)?;
+        self.load_range(trace, files, watch, range)
+    }
+
+    fn load_range<W: Watch>(
+        &self,
+        mut trace: Trace,
+        files: CodeFiles,
+        watch: W,
+        range: Range,
+    ) -> Result<Loaded<W>, Failure> {
         let (tasks, progress) = (trace.tasks.take(), progress_bar());
         let loaded = vbts_analysis::load(
             trace.reader,

@@ -7,6 +7,7 @@ mod build_ids;
 mod call_trace;
 mod counts;
 mod coverage;
+mod different_branch;
 mod forks;
 mod generated;
 mod guide;
@@ -50,6 +51,7 @@ fn trials(module: &str) -> Vec<Trial> {
             ("kernel_lines_of_a_boot", kernel_lines::boot),
             ("two_runs", moments::two_runs),
             ("two_runs_of_tasks", moments::two_runs_of_tasks),
+            ("the_branch_that_differs", different_branch::is_found),
             ("moments", moments::moments),
             ("stat", stat::counts),
             ("calls_as_the_program_says", call_trace::as_the_program_says),

@@ -69,10 +69,11 @@ pub(super) fn two_runs_of_tasks(machine: &Machine) -> Result<()> {
         __attribute__((noinline)) void other(void) { sink--; }
         int main(int argc, char **argv)
         {
+            int which = 11 - 5 * argc;
             for (int i = 0; i < 2 + argc; i++) {
                 if (!fork()) {
                     usual();
-                    if (argc > 1 && i == 1)
+                    if (i == which)
                         other();
                     usual();
                     _exit(0);
@@ -112,7 +113,7 @@ pub(super) fn two_runs_of_tasks(machine: &Machine) -> Result<()> {
     ensure!(
         equal
             == [
-                "in 4 tasks, the calls of the program's own functions are the same, in order",
+                "in 4 tasks, the branches and the calls of the program's own functions are the same, in order",
                 "the two runs have the same calls and instructions",
             ],
         "{equal:?}"
@@ -127,16 +128,18 @@ pub(super) fn two_runs_of_tasks(machine: &Machine) -> Result<()> {
     );
     let second = lines.iter().position(|line| line == heads[1]);
     let part = &lines[second.context("a head")?..];
+    let ends = part.iter().position(|line| line == heads[2]);
+    let part = &part[..ends.context("the next head")?];
     let of = |run: &str| {
         let mut lines = part.iter();
         lines
-            .find(|line| line.starts_with(run))
+            .rfind(|line| line.starts_with(run) && line.contains(" branch "))
             .cloned()
             .unwrap_or_default()
     };
     ensure!(of("  first").ends_with("-> usual"), "{lines:#?}");
     ensure!(of("  second").ends_with("-> other"), "{lines:#?}");
-    let same = "in 2 tasks, the calls of the program's own functions are the same, in order";
+    let same = "in 2 tasks, the branches and the calls of the program's own functions are the same, in order";
     ensure!(lines.iter().any(|line| line == same), "{lines:#?}");
     Ok(())
 }
