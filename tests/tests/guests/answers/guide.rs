@@ -1,5 +1,7 @@
-//! The commands of the guide's pages about reports: each one runs, in the order of its page.
+//! The commands of the guide's pages about reports: each one runs, in the order of its page, and
+//! prints what the page shows.
 
+use std::fmt::Write as _;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -15,27 +17,109 @@ const SIGFPE: i32 = 8;
 /// Commands that fail, because what they trace crashes: their ends, and their statuses.
 const FAILING: [(&str, i32); 1] = [("./calc 5 -0", 128 + SIGFPE)];
 
+/// The system whose output the pages show.
+const SHOWN_SYSTEM: &str = "VERSION_ID=\"12\"";
+
+/// A command of a page, or a heading.
+#[derive(Default)]
+struct Entry {
+    text: String,
+    /// What the page shows that it prints; nothing, if the page does not.
+    shown: Vec<String>,
+}
+
 /// The commands of a page, and its headings between them. A line that ends with a backslash
 /// continues.
-fn commands(page: &str) -> Vec<String> {
-    let mut commands: Vec<String> = Vec::new();
-    let mut continues = false;
+fn entries(page: &str) -> Vec<Entry> {
+    let mut entries: Vec<Entry> = Vec::new();
+    let of = |text: &str| Entry {
+        text: text.to_owned(),
+        ..Entry::default()
+    };
+    let (mut continues, mut prints) = (false, false);
     for line in page.lines() {
-        if continues && let Some(last) = commands.last_mut() {
-            last.push('\n');
-            last.push_str(line);
-        } else if line.starts_with("## ") {
-            commands.push(line.to_owned());
+        let last = entries.last_mut();
+        if continues && let Some(last) = last {
+            last.text.push('\n');
+            last.text.push_str(line);
         } else if let Some(command) = line.strip_prefix("    $ ") {
-            commands.push(command.to_owned());
+            entries.push(of(command));
+            prints = true;
+        } else if let Some(text) = line.strip_prefix("    ").filter(|_| prints) {
+            last.into_iter()
+                .for_each(|last| last.shown.push(text.to_owned()));
+        } else if line.starts_with("## ") {
+            entries.push(of(line));
+            prints = false;
         } else if line.starts_with("| ") {
             // A table of questions has a command in each row.
             let cell = line.split('`').nth(1).unwrap_or_default();
-            commands.extend(cell.starts_with("vbts ").then(|| cell.to_owned()));
+            entries.extend(cell.starts_with("vbts ").then(|| of(cell)));
+            prints = false;
+        } else {
+            prints = false;
         }
-        continues = line.ends_with('\\') && commands.last().is_some();
+        continues = line.ends_with('\\') && !entries.is_empty();
     }
-    commands
+    entries
+}
+
+/// A line without what depends on the environment of a run and on the compiler: numbers, and
+/// offsets in functions.
+fn normalised(line: &str) -> String {
+    let is_number = |word: &str| {
+        let digits = word.trim_matches(|c: char| "+-%,:()#".contains(c));
+        let hexadecimal = digits.strip_prefix("0x").unwrap_or(digits);
+        digits.bytes().any(|c| c.is_ascii_digit())
+            && hexadecimal
+                .bytes()
+                .all(|c| c.is_ascii_hexdigit() || c == b'.')
+    };
+    let words = line.split_whitespace().map(|word| match word.find("+0x") {
+        _ if is_number(word) => "#".to_owned(),
+        Some(at) => {
+            let (name, offset) = word.split_at(at + 3);
+            format!(
+                "{name}{}",
+                offset.trim_start_matches(|c: char| c.is_ascii_hexdigit())
+            )
+        }
+        None => word.to_owned(),
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+/// Whether a command has printed what a page shows. A line `...` stands for any lines.
+fn prints(shown: &[String], run: &machine::Run, at: &Path) -> Result<bool> {
+    let stdout = String::from_utf8(run.stdout.clone())?;
+    let stdout = stdout.replace(at.to_str().context("a path")?, ".");
+    let (messages, shown): (Vec<String>, Vec<String>) =
+        (shown.iter().map(|line| normalised(line))).partition(|line| line.starts_with("vbts: "));
+    let said: Vec<String> = run.stderr.lines().map(normalised).collect();
+    if !messages.iter().all(|message| said.contains(message)) {
+        return Ok(false);
+    }
+    let printed: Vec<String> = stdout.lines().map(normalised).collect();
+    let mut rest = printed.as_slice();
+    for part in shown.split_inclusive(|line| line == "...") {
+        let (lines, is_cut) = match part {
+            [lines @ .., last] if last == "..." => (lines, true),
+            lines => (lines, false),
+        };
+        let is_first = rest.len() == printed.len() && shown.first().is_some_and(|l| l != "...");
+        let at = match is_first {
+            true => rest.starts_with(lines).then_some(0),
+            false => (0..=rest.len()).find(|at| rest[*at..].starts_with(lines)),
+        };
+        let Some(at) = at else {
+            return Ok(false);
+        };
+        rest = &rest[at + lines.len()..];
+        if !is_cut && !rest.is_empty() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// The part of a command that names the kernel with debugging information.
@@ -67,13 +151,23 @@ fn run(machine: &Machine, page: &str) -> Result<()> {
         shell
             .args(["-o", "pipefail", "-c", command])
             .current_dir(at)
+            // A large environment is work for the program.
+            .env_clear()
+            .envs(std::env::vars_os().filter(|(name, _)| name == "HOME" || name == "TMPDIR"))
             .envs(machine::variables(&vbts))
             .env("PATH", &path)
             .stdin(Stdio::null());
         shell
     };
+    let system = std::fs::read_to_string("/etc/os-release")?;
+    let is_shown_system = system.lines().any(|line| line == SHOWN_SYSTEM);
     let (mut missing, mut count) = (false, 0);
-    for command in commands(&text) {
+    let mut wrong = String::new();
+    for Entry {
+        text: command,
+        shown,
+    } in entries(&text)
+    {
         if command.starts_with("## ") {
             missing = false;
             continue;
@@ -89,9 +183,18 @@ fn run(machine: &Machine, page: &str) -> Result<()> {
         let failing = FAILING.iter().find(|(end, _)| command.ends_with(end));
         let status = failing.map_or(0, |(_, status)| *status);
         let run = machine::finish(shell(&command))?;
-        run.expect(status).context(command)?;
+        let run = run.expect(status).context(command.clone())?;
+        if is_shown_system && !shown.is_empty() && !prints(&shown, &run, at)? {
+            let (shown, printed) = (shown.join("\n"), String::from_utf8(run.stdout)?);
+            let said = run.stderr;
+            writeln!(
+                wrong,
+                "{page}: {command}\n{shown}\nPrinted:\n{printed}{said}"
+            )?;
+        }
         count += 1;
     }
+    ensure!(wrong.is_empty(), "{wrong}");
     ensure!(count >= 4, "{page}: {count} commands");
     Ok(())
 }
