@@ -8,12 +8,13 @@
 use crate::backend::block::{Block, BlockId};
 use crate::backend::interpreter::op::Op;
 
-/// Upper bound on the cached blocks of all processors of a machine.
-const MAX_BLOCKS: usize = 1 << 19;
-/// Upper bound on the cached operations of all processors of a machine: 384 MiB. Linux with a few
-/// programs needs far less, on each of eight processors, too. A guest that jumps to every byte of
-/// its memory would need more.
-const MAX_OPS: usize = if cfg!(test) { 1 << 10 } else { 1 << 23 };
+/// Upper bound on the memory in bytes of the cached blocks of all processors of a machine. Linux
+/// with a few programs needs far less. A guest that jumps to every byte of its memory would need
+/// more.
+const MAX_MEMORY: usize = if cfg!(test) { 1 << 16 } else { 448 << 20 };
+/// Memory of a block in bytes, beside its operations and its bytes: this is what the block cache
+/// and the allocator have for it.
+const OVERHEAD: usize = 2 * size_of::<Block>();
 
 /// Refers to a block, and to no later one with the same index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,17 +28,16 @@ pub(crate) struct BlockHandle {
 /// Blocks by index. An index is used again after its block was removed.
 #[derive(Debug)]
 pub(crate) struct Blocks {
-    /// Upper bounds on blocks and operations: this processor's share, so that processors on
-    /// different threads need not count together.
-    max_blocks: usize,
-    max_ops: usize,
+    /// Upper bound on the memory of the blocks in bytes: this processor's share, so that processors
+    /// on different threads need not count together.
+    max_memory: usize,
     blocks: Vec<Block>,
     /// [`BlockHandle::generation`] of each of `blocks`, [`Self::VACANT`] if it was removed.
     generations: Vec<u64>,
     /// The generation of the last block that was inserted.
     generation: u64,
-    /// Operations of all blocks.
-    ops: usize,
+    /// Memory of all blocks in bytes.
+    memory: usize,
     free: Vec<BlockId>,
 }
 
@@ -46,14 +46,12 @@ impl Blocks {
 
     /// No blocks, for one of `processors` that share the bounds.
     pub(crate) fn new(processors: usize) -> Self {
-        let processors = processors.max(1);
         Self {
-            max_blocks: MAX_BLOCKS / processors,
-            max_ops: MAX_OPS / processors,
+            max_memory: MAX_MEMORY / processors.max(1),
             blocks: Vec::new(),
             generations: Vec::new(),
             generation: Self::VACANT,
-            ops: 0,
+            memory: 0,
             free: Vec::new(),
         }
     }
@@ -96,11 +94,11 @@ impl Blocks {
 
     /// Inserts a block. Returns its index, or `None` if there is no room.
     pub(crate) fn insert(&mut self, block: Block) -> Option<BlockId> {
-        let full = self.blocks.len() >= self.max_blocks && self.free.is_empty();
-        if full || self.ops + block.ops.count() > self.max_ops {
+        let memory = memory_of(&block);
+        if self.memory + memory > self.max_memory {
             return None;
         }
-        self.ops += block.ops.count();
+        self.memory += memory;
         self.generation += 1;
         Some(match self.free.pop() {
             Some(id) => {
@@ -123,7 +121,7 @@ impl Blocks {
         {
             let block = std::mem::replace(block, Block::vacant());
             self.generations[id as usize] = Self::VACANT;
-            self.ops -= block.ops.count();
+            self.memory -= memory_of(&block);
             self.free.push(id);
         }
     }
@@ -132,9 +130,14 @@ impl Blocks {
     pub(crate) fn clear(&mut self) {
         self.blocks.clear();
         self.generations.clear();
-        self.ops = 0;
+        self.memory = 0;
         self.free.clear();
     }
+}
+
+/// Memory of a block in bytes.
+fn memory_of(block: &Block) -> usize {
+    OVERHEAD + block.ops.count() * size_of::<Op>() + block.bytes().len()
 }
 
 #[cfg(test)]
@@ -155,20 +158,26 @@ mod tests {
     }
 
     #[test]
-    fn operations_are_bounded() {
+    fn memory_is_bounded() {
         let mut blocks = Blocks::new(1);
-        let half = MAX_OPS / 2;
-        assert_eq!(blocks.insert(block(half)), Some(0));
-        assert_eq!(blocks.insert(block(half - 1)), Some(1));
-        assert_eq!(blocks.insert(block(2)), None, "full");
-        assert_eq!(blocks.insert(block(1)), Some(2));
-        assert_eq!(blocks.ops, MAX_OPS);
-        // Removed blocks make room.
+        let fill = |blocks: &mut Blocks| {
+            let mut last = None;
+            while let Some(id) = blocks.insert(block(8)) {
+                last = Some(id);
+            }
+            last.unwrap()
+        };
+        let last = fill(&mut blocks);
+        assert_eq!(blocks.memory, (last as usize + 1) * memory_of(&block(8)));
+        assert!(blocks.memory <= MAX_MEMORY);
+        assert!(blocks.memory + memory_of(&block(8)) > MAX_MEMORY);
+        // A removed block makes room for one.
         blocks.remove(1);
-        assert_eq!(blocks.ops, half + 1);
-        assert_eq!(blocks.insert(block(half - 1)), Some(1));
+        assert_eq!(blocks.insert(block(8)), Some(1));
+        assert_eq!(blocks.insert(block(8)), None);
         blocks.clear();
-        assert_eq!(blocks.ops, 0);
+        assert_eq!(blocks.memory, 0);
+        assert_eq!(fill(&mut blocks), last);
     }
 
     #[test]
@@ -177,10 +186,13 @@ mod tests {
         let fill = |processors| {
             let mut blocks = Blocks::new(processors);
             while blocks.insert(block(8)).is_some() {}
-            blocks.ops
+            blocks.memory
         };
-        assert_eq!(fill(1), MAX_OPS);
-        assert_eq!(fill(PROCESSORS), MAX_OPS / PROCESSORS);
+        let spare = memory_of(&block(8));
+        for processors in [1, PROCESSORS] {
+            let share = MAX_MEMORY / processors;
+            assert!((share - spare..=share).contains(&fill(processors)));
+        }
     }
 
     #[test]

@@ -110,7 +110,7 @@ impl Jit {
             return Err(io::Error::other("the host's processor lacks LAHF"));
         }
         Ok(Self {
-            code: CodeStore::new(options.memory / processors.max(1))?,
+            code: CodeStore::new(options.memory_of_each(processors))?,
             reservation,
             workspace: Workspace::default(),
             verifier: Verifier::default(),

@@ -10,9 +10,20 @@ pub struct NativeOptions {
     /// Each block is also executed by the interpreter, and the results are compared, which is slow.
     /// A difference is a panic.
     pub check: bool,
-    /// Memory for the code of all processors of the machine, in bytes. The code is cleared when it
-    /// is full.
+    /// Memory in bytes for the code of a processor. Several processors share twice as much: few
+    /// programs fill what one of two has, and memory that is not used costs nothing. A processor's
+    /// code is cleared when its memory is full.
     pub memory: usize,
+}
+
+impl NativeOptions {
+    /// Memory in bytes for the code of each of `processors`.
+    pub(crate) fn memory_of_each(&self, processors: usize) -> usize {
+        match processors {
+            0 | 1 => self.memory,
+            _ => 2 * self.memory / processors,
+        }
+    }
 }
 
 impl Default for NativeOptions {
