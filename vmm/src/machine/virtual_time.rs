@@ -21,6 +21,9 @@ use vbts_host::exit::Failure;
 /// Length of a processor's turn in ns while others can run: far shorter than any timeout of the
 /// kernel, and long enough to amortise a switch.
 const TURN: u64 = 20_000;
+/// Turns that a processor runs at once while no other can run. Their number bounds the time until a
+/// request to another processor ([`Signals::KICK`]) is seen.
+const TURNS_ALONE: u64 = 50;
 
 /// The position of the run loop: with the states of the processors and the devices it decides how
 /// the machine continues.
@@ -40,6 +43,13 @@ impl Schedule {
     /// The processor whose turn it is.
     pub(super) fn cpu(&self) -> usize {
         self.cpu
+    }
+
+    /// Begins the turns that have followed the last one while its processor ran on alone: a turn
+    /// ends at the same time as if each had been a run of its own.
+    fn end_turns(&mut self) {
+        let passed = self.now.saturating_sub(self.turn_ends);
+        self.turn_ends += passed.next_multiple_of(TURN);
     }
 
     /// Whether the run loop of a machine with `processors` processors can be here.
@@ -109,19 +119,13 @@ impl Machine {
     /// all processors are halted.
     fn run_turn(&mut self, deadline: u64) -> Result<Exit, Failure> {
         let count = self.vcpus.len();
-        let limit = if count == 1 {
-            deadline
-        } else {
-            let Schedule { now, cpu, .. } = self.schedule;
-            if now >= self.schedule.turn_ends || !self.can_run(cpu) {
-                let mut others = (1..=count).map(|n| (cpu + n) % count);
-                let next = others.find(|cpu| self.can_run(*cpu));
-                let next = next.unwrap_or(cpu);
-                self.pass_log(cpu, next);
-                self.schedule.cpu = next;
-                self.schedule.turn_ends = now + TURN;
-            }
-            deadline.min(self.schedule.turn_ends)
+        let is_alone = count > 1 && self.begin_turn();
+        let turn_ends = self.schedule.turn_ends;
+        let limit = match count {
+            1 => deadline,
+            // What lets another processor run is a deadline, or ends the run.
+            _ if is_alone => deadline.min(turn_ends + (TURNS_ALONE - 1) * TURN),
+            _ => deadline.min(turn_ends),
         };
         let Some(vcpu) = self.vcpus.get_mut(self.schedule.cpu) else {
             return Err(anyhow::anyhow!("the machine has no processor").into());
@@ -133,6 +137,9 @@ impl Machine {
             time.executing += began.elapsed();
         }
         self.schedule.now = vcpu.soft().cpu.now();
+        if is_alone {
+            self.schedule.end_turns();
+        }
         let rip = vcpu.soft().cpu.rip;
         tracing::trace!(
             now = self.schedule.now,
@@ -149,6 +156,23 @@ impl Machine {
         Ok(Exit::Halt {
             interrupts_off: interrupts_off && self.vcpus.iter().all(Vcpu::interrupts_masked),
         })
+    }
+
+    /// Gives the turn to the next processor that can run, if the last turn has ended. Returns
+    /// whether no other can.
+    fn begin_turn(&mut self) -> bool {
+        let count = self.vcpus.len();
+        let Schedule { now, cpu, .. } = self.schedule;
+        if now >= self.schedule.turn_ends || !self.can_run(cpu) {
+            let mut others = (1..=count).map(|n| (cpu + n) % count);
+            let next = others.find(|cpu| self.can_run(*cpu)).unwrap_or(cpu);
+            self.pass_log(cpu, next);
+            self.schedule.cpu = next;
+            self.schedule.turn_ends = now + TURN;
+        }
+        let cpu = self.schedule.cpu;
+        let mut others = (1..count).map(|n| (cpu + n) % count);
+        !others.any(|cpu| self.can_run(cpu))
     }
 
     /// Passes the log of branches, if there is one, from one processor to another.
