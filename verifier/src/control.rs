@@ -65,15 +65,13 @@ pub(crate) fn check(
 ) -> Result<(), Refused> {
     let mut links = 0;
     for n in 0..parts.len() {
-        for at in 0..parts[n].instructions.len() {
+        for branch in 0..parts[n].branches.len() {
+            let at = parts[n].branches[branch];
             let i = parts[n].instructions[at];
             let refused = Refused {
                 address: i.ip(),
                 why: Why::Jump,
             };
-            if i.op_count() == 0 || i.op0_kind() != OpKind::NearBranch64 {
-                continue;
-            }
             let target = i.near_branch64();
             let is_call = i.mnemonic() == Mnemonic::Call;
             if is_call && rules.routines.contains(&target) {
@@ -142,6 +140,13 @@ fn is_common_call(rules: &Rules<'_>, part: &Part<'_>, i: &Instruction) -> bool {
         && constants().is_some()
 }
 
+/// Whether `i` is a direct jump to `target` in any case.
+fn jumps_to(i: &Instruction, target: u64) -> bool {
+    i.op0_kind() == OpKind::NearBranch64
+        && i.mnemonic() == Mnemonic::Jmp
+        && i.near_branch64() == target
+}
+
 /// A common call has a return address on the stack above the frame: it is reached by calls alone,
 /// and calls lead to nothing else.
 fn check_common_calls(
@@ -154,15 +159,12 @@ fn check_common_calls(
             address: i.ip(),
             why: Why::Jump,
         });
-        let jumps = i.mnemonic() == Mnemonic::Jmp
-            && i.op0_kind() == OpKind::NearBranch64
-            && i.near_branch64() == rules.common_routine;
-        if jumps && decoded.marks.has(i.ip(), TARGET | CALLED) {
-            return refused;
-        }
         let before = n.checked_sub(1).map(|n| &decoded.instructions[n]);
-        if jumps && !before.is_some_and(|before| decoded.marks.has(before.ip(), CALLED)) {
-            return refused;
+        if jumps_to(i, rules.common_routine) {
+            let is_reached = decoded.marks.has(i.ip(), TARGET | CALLED);
+            if is_reached || !before.is_some_and(|i| decoded.marks.has(i.ip(), CALLED)) {
+                return refused;
+            }
         }
         if !decoded.marks.has(i.ip(), CALLED) {
             continue;
@@ -170,10 +172,7 @@ fn check_common_calls(
         let next = decoded.instructions.get(n + 1);
         let is_common = is_common_call(rules, part, i)
             && next.is_some_and(|next| {
-                next.ip() == i.next_ip()
-                    && next.mnemonic() == Mnemonic::Jmp
-                    && next.op0_kind() == OpKind::NearBranch64
-                    && next.near_branch64() == rules.common_routine
+                next.ip() == i.next_ip() && jumps_to(next, rules.common_routine)
             });
         let falls_in = before.is_some_and(|before| before.next_ip() == i.ip() && goes_on(before));
         if !is_common || falls_in || decoded.marks.has(i.ip(), TARGET) {

@@ -47,7 +47,7 @@ mod instruction;
 mod memory;
 mod scratch;
 
-use iced_x86::{Decoder, DecoderOptions, Instruction};
+use iced_x86::{Decoder, DecoderOptions, Instruction, OpKind};
 use thiserror::Error;
 
 use crate::scratch::Scratch;
@@ -163,6 +163,8 @@ pub enum Why {
 #[derive(Debug, Default)]
 struct Decoded {
     instructions: Vec<Instruction>,
+    /// Indexes of the direct jumps and calls.
+    branches: Vec<usize>,
     marks: control::Marks,
 }
 
@@ -209,6 +211,7 @@ impl Decoded {
     /// Decodes the instructions of a part, which are in the list.
     fn decode(&mut self, part: &Part<'_>) -> Result<(), Refused> {
         self.instructions.clear();
+        self.branches.clear();
         self.marks.begin(part);
         let mut start = 0;
         for &(at, len) in part.constants.iter().chain([&(part.code.len(), 0)]) {
@@ -220,10 +223,16 @@ impl Decoded {
             let first = part.address.wrapping_add(start as u64);
             let mut decoder = Decoder::with_ip(64, code, first, DecoderOptions::NONE);
             while decoder.can_decode() {
-                let i = decoder.decode();
-                instruction::check(&i)?;
-                self.marks.start(&i);
-                self.instructions.push(i);
+                // In its place: a copy would wait for the fields that have just been written.
+                let at = self.instructions.len();
+                self.instructions.push(Instruction::default());
+                let i = &mut self.instructions[at];
+                decoder.decode_out(i);
+                instruction::check(i)?;
+                self.marks.start(i);
+                if i.op0_kind() == OpKind::NearBranch64 {
+                    self.branches.push(at);
+                }
             }
             if at > start && self.instructions.last().is_some_and(control::goes_on) {
                 return Err(refused(at, Why::End));
