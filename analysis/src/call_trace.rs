@@ -6,11 +6,8 @@
 use std::collections::HashMap;
 use std::io;
 
-use vbts_trace::profile::modules::AddressSpace;
-use vbts_trace::profile::space::Effect;
-use vbts_trace::profile::stack::Stack;
 use vbts_trace::profile::tree::NodeId;
-use vbts_trace::profile::{Seen, TaskCount, Watch};
+use vbts_trace::profile::{Ended, Seen, Sees, Watch};
 
 use super::open_calls::OpenCalls;
 use super::{Loaded, Names, Out};
@@ -127,10 +124,9 @@ impl CallTrace {
 }
 
 impl Watch for CallTrace {
+    const SEES: Sees = Sees::Calls;
+
     fn record(&mut self, seen: &Seen<'_>) {
-        if seen.effect == Effect::Jump {
-            return;
-        }
         let (id, clock) = (seen.count.id, seen.count.instructions);
         let raw_frames = self.raw_frames;
         self.open.follow(
@@ -152,8 +148,9 @@ impl Watch for CallTrace {
         );
     }
 
-    fn end(&mut self, task: u64, count: &TaskCount, _: &Stack, _: &AddressSpace) {
-        for (node, call) in self.open.finish(task).into_iter().rev() {
+    fn end(&mut self, ended: &Ended<'_>) {
+        let count = ended.count;
+        for (node, call) in self.open.finish(ended.task).into_iter().rev() {
             self.lines
                 .end(count.id, node, call, count.instructions, false);
         }

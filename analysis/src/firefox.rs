@@ -15,10 +15,9 @@ use fxprof_processed_profile::{
     ThreadHandle, Timestamp, WeightType,
 };
 use vbts_trace::profile::functions::FunctionId;
-use vbts_trace::profile::modules::{AddressSpace, ModuleId, ModuleKind, Modules};
-use vbts_trace::profile::stack::Stack;
+use vbts_trace::profile::modules::{ModuleId, ModuleKind, Modules};
 use vbts_trace::profile::tree::{Label, Node, NodeId};
-use vbts_trace::profile::{Seen, TaskCount, Watch};
+use vbts_trace::profile::{Ended, Seen, Sees, TaskCount, Watch};
 
 use super::names::shown;
 use super::{Loaded, Names, Out, find_module};
@@ -167,6 +166,8 @@ impl Samples {
 }
 
 impl Watch for Samples {
+    const SEES: Sees = Sees::All;
+
     #[inline]
     fn record(&mut self, seen: &Seen<'_>) {
         let number = self.number(seen.task, seen.count, seen.node);
@@ -190,7 +191,8 @@ impl Watch for Samples {
         }
     }
 
-    fn end(&mut self, task: u64, count: &TaskCount, _: &Stack, _: &AddressSpace) {
+    fn end(&mut self, ended: &Ended<'_>) {
+        let (task, count) = (ended.task, ended.count);
         let Some(number) = self.numbers.remove(&(task, count.id)) else {
             return;
         };

@@ -72,7 +72,7 @@ pub use lcov::{cobertura, lcov};
 pub use lines::{assembly, lines};
 pub use load::{Loaded, Range, load};
 pub use memory_code::MemoryCode;
-pub use moment::{Moment, moment};
+pub use moment::{Stacks, Tail, moment, tail};
 pub use names::Names;
 pub use perf::{PerfError, perf};
 pub use stat::{Stat, stat};

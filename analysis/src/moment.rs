@@ -3,13 +3,12 @@
 use std::collections::{HashMap, VecDeque};
 use std::io;
 
-use vbts_trace::profile::modules::{AddressSpace, Place};
+use vbts_trace::profile::modules::Place;
 use vbts_trace::profile::space::Effect;
-use vbts_trace::profile::stack::{FrameKind, Stack};
+use vbts_trace::profile::stack::FrameKind;
 use vbts_trace::profile::tree::NodeId;
-use vbts_trace::profile::{Seen, TaskCount, Watch};
+use vbts_trace::profile::{Ended, New, Seen, Sees, Watch};
 
-use super::linkage::{Joined, Linkage};
 use super::names::name_places;
 use super::{Loaded, Names, Out};
 
@@ -17,10 +16,12 @@ use super::{Loaded, Names, Out};
 const MAX_FRAMES: usize = 256;
 /// Maximum number of steps that are kept of a task.
 pub(crate) const MAX_STEPS: usize = 10_000;
+/// Maximum number of different calls and returns that are kept.
+const MAX_TRANSFERS: usize = 1 << 22;
 /// Maximum number of tasks that are shown.
 const MAX_TASKS: usize = 1 << 10;
 
-/// A branch that was executed.
+/// A branch, or several that lead through the linkage.
 #[derive(Debug, Clone, Copy)]
 struct Step {
     from: Place,
@@ -39,99 +40,217 @@ struct FrameNow {
 }
 
 /// What is known of a task.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct TaskNow {
+    number: u64,
     id: u32,
     program: u32,
-    steps: VecDeque<Step>,
+    /// Number of the last branch, its kind, and where it has led from and to.
+    record: u64,
+    last: Step,
     frames: Vec<FrameNow>,
-    depth: usize,
 }
 
-/// Keeps the last branches of each task, and their stacks.
+/// The stacks of the tasks at the end of what was read.
 #[derive(Debug, Default)]
-pub struct Moment {
-    /// Branches to keep of each task.
-    steps: usize,
-    /// Only those that change the stack.
-    calls_only: bool,
-    /// Also those to and from the linkage.
-    raw_frames: bool,
-    linkage: Linkage<u64>,
-    tasks: HashMap<u64, TaskNow>,
+pub struct Stacks {
+    tasks: Vec<TaskNow>,
     /// Tasks that there was no memory for.
     left_out: u64,
-    /// The task of the last branch.
-    last: u64,
 }
 
-impl Moment {
-    /// Keeps the last `steps` branches of each task, or calls and returns if `calls_only`. Calls
-    /// through the procedure linkage table are several ones if `raw_frames`.
-    pub fn new(steps: usize, calls_only: bool, raw_frames: bool) -> Self {
+impl Stacks {
+    fn add(&mut self, ended: &Ended<'_>) {
+        let Some(last) = ended.last else {
+            return;
+        };
+        if self.tasks.len() >= MAX_TASKS {
+            self.left_out += 1;
+            return;
+        }
+        let (map, frames) = (ended.map, ended.stack.frames());
+        let first = frames.len().saturating_sub(MAX_FRAMES);
+        let shown = frames.get(first..).unwrap_or_default().iter();
+        self.tasks.push(TaskNow {
+            number: ended.task,
+            id: ended.count.id,
+            program: ended.count.program,
+            record: last.record,
+            last: Step {
+                from: map.place(last.from),
+                to: map.place(last.to),
+                effect: last.effect,
+                depth: frames.len(),
+            },
+            frames: shown
+                .map(|frame| FrameNow {
+                    node: frame.node,
+                    kind: frame.kind,
+                    // The call is before the address that it returns to.
+                    ret: map.place(frame.ret.wrapping_sub(1)),
+                })
+                .collect(),
+        });
+    }
+}
+
+impl Watch for Stacks {
+    const SEES: Sees = Sees::Nothing;
+
+    fn end(&mut self, ended: &Ended<'_>) {
+        self.add(ended);
+    }
+}
+
+/// A transfer between functions.
+#[derive(Debug, Clone, Copy)]
+struct Transfer {
+    from: Place,
+    to: Place,
+    effect: Effect,
+    /// Whether the ends are in the linkage.
+    from_linkage: bool,
+    to_linkage: bool,
+}
+
+/// The last transfers of a task.
+#[derive(Debug, Default)]
+struct Recent {
+    /// The marks of the transfers, of which the second has completed the step, with the depth of
+    /// the stack after it.
+    steps: VecDeque<(u32, u32, u32)>,
+    /// The mark of the transfer that has led to the linkage.
+    to_linkage: Option<u32>,
+}
+
+/// Keeps the last calls and returns of each task, and the stacks.
+#[derive(Debug, Default)]
+pub struct Tail {
+    /// Calls and returns to keep of each task.
+    limit: usize,
+    /// Also those to and from the linkage.
+    raw_frames: bool,
+    /// By mark, from 1 on.
+    transfers: Vec<Transfer>,
+    recent: Vec<Recent>,
+    numbers: HashMap<u64, usize>,
+    /// The task of the last transfer, and where it is in `recent`.
+    last: Option<(u64, usize)>,
+    stacks: Stacks,
+}
+
+impl Tail {
+    /// Keeps the last `limit` calls and returns of each task. Calls through the procedure linkage
+    /// table are several ones if `raw_frames`.
+    pub fn new(limit: usize, raw_frames: bool) -> Self {
         Self {
-            steps: steps.min(MAX_STEPS),
-            calls_only,
+            limit: limit.min(MAX_STEPS),
             raw_frames,
             ..Self::default()
         }
     }
+
+    /// Where a task is in `recent`. A task more than there is memory for has no place.
+    #[cold]
+    fn find(&mut self, task: u64) -> usize {
+        let next = self.recent.len();
+        let is_full = next >= MAX_TASKS;
+        let at = match self.numbers.get(&task) {
+            Some(at) => *at,
+            None if is_full => usize::MAX,
+            None => {
+                self.numbers.insert(task, next);
+                self.recent.push(Recent::default());
+                next
+            }
+        };
+        self.last = Some((task, at));
+        at
+    }
+
+    fn transfer(&self, mark: u32) -> Option<&Transfer> {
+        self.transfers.get((mark as usize).checked_sub(1)?)
+    }
+
+    /// The last steps of a task.
+    fn steps(&self, task: u64) -> Vec<Step> {
+        let recent = self.numbers.get(&task).and_then(|at| self.recent.get(*at));
+        let steps = recent.into_iter().flat_map(|recent| &recent.steps);
+        let steps = steps.filter_map(|(first, last, depth)| {
+            let (first, last) = (self.transfer(*first)?, self.transfer(*last)?);
+            Some(Step {
+                from: first.from,
+                to: last.to,
+                effect: first.effect,
+                depth: *depth as usize,
+            })
+        });
+        steps.collect()
+    }
 }
 
-impl Watch for Moment {
+impl Watch for Tail {
+    const SEES: Sees = Sees::Calls;
+
+    fn mark(&mut self, new: &New<'_>) -> u32 {
+        let transfer = new.transfer;
+        if transfer.effect == Effect::Jump || self.transfers.len() >= MAX_TRANSFERS {
+            return 0;
+        }
+        let (from, to) = (new.map.place(transfer.from), new.map.place(transfer.to));
+        self.transfers.push(Transfer {
+            from,
+            to,
+            effect: transfer.effect,
+            from_linkage: !self.raw_frames && new.functions.is_linkage_at(from),
+            to_linkage: !self.raw_frames && new.functions.is_linkage_at(to),
+        });
+        self.transfers.len() as u32
+    }
+
+    #[inline]
     fn record(&mut self, seen: &Seen<'_>) {
-        self.last = seen.task;
-        if !self.tasks.contains_key(&seen.task) && self.tasks.len() >= MAX_TASKS {
-            self.left_out += 1;
-            return;
-        }
-        let task = self.tasks.entry(seen.task).or_default();
-        (task.id, task.program) = (seen.count.id, seen.count.program);
-        let changes = seen.effect != Effect::Jump;
-        if self.steps == 0 || self.calls_only && !changes {
-            return;
-        }
-        let joined = match self.raw_frames {
-            true => Some(Joined::of(seen)),
-            false => self.linkage.join(seen.task, seen),
+        let at = match self.last {
+            Some((task, at)) if task == seen.task => at,
+            _ => self.find(seen.task),
         };
-        if let Some(Joined {
-            from, to, effect, ..
-        }) = joined
-        {
-            if task.steps.len() >= self.steps {
-                task.steps.pop_front();
+        let mark = seen.mark;
+        let index = (mark as usize).wrapping_sub(1);
+        let (Some(recent), Some(transfer)) = (self.recent.get_mut(at), self.transfers.get(index))
+        else {
+            return;
+        };
+        let first = match (transfer.from_linkage, transfer.to_linkage) {
+            (false, false) => mark,
+            (true, true) => return,
+            (false, true) => {
+                if matches!(transfer.effect, Effect::Call | Effect::Tail) {
+                    recent.to_linkage = Some(mark);
+                }
+                return;
             }
-            task.steps.push_back(Step {
-                from,
-                to,
-                effect,
-                depth: seen.stack.frames().len(),
-            });
+            (true, false) if transfer.effect == Effect::Tail => {
+                recent.to_linkage.take().unwrap_or(mark)
+            }
+            // The resolver itself calls a function.
+            (true, false) => recent.to_linkage.unwrap_or(mark),
+        };
+        if recent.steps.len() >= self.limit {
+            recent.steps.pop_front();
+        }
+        let depth = seen.stack.frames().len() as u32;
+        if self.limit > 0 {
+            recent.steps.push_back((first, mark, depth));
         }
     }
 
-    fn end(&mut self, task: u64, _: &TaskCount, stack: &Stack, map: &AddressSpace) {
-        let Some(task) = self.tasks.get_mut(&task) else {
-            return;
-        };
-        let frames = stack.frames();
-        task.depth = frames.len();
-        let first = frames.len().saturating_sub(MAX_FRAMES);
-        let frames = frames.get(first..).unwrap_or_default().iter();
-        task.frames = frames
-            .map(|frame| FrameNow {
-                node: frame.node,
-                kind: frame.kind,
-                // The call is before the address that it returns to.
-                ret: map.place(frame.ret.wrapping_sub(1)),
-            })
-            .collect();
+    fn end(&mut self, ended: &Ended<'_>) {
+        self.stacks.add(ended);
     }
 }
 
 /// The frames that are shown. One inside of frames that are not returns to where these return to.
-fn shown_frames(frames: &[FrameNow], profile: &Loaded<Moment>) -> Vec<FrameNow> {
+fn shown_frames<W: Watch>(frames: &[FrameNow], profile: &Loaded<W>) -> Vec<FrameNow> {
     let nodes = profile.tree().nodes();
     let mut shown = Vec::with_capacity(frames.len());
     let mut ret = None;
@@ -147,69 +266,91 @@ fn shown_frames(frames: &[FrameNow], profile: &Loaded<Moment>) -> Vec<FrameNow> 
     shown
 }
 
-/// Shows the last branches of each task and its stack, or only of the task of the last branch.
+/// Shows the last calls and returns of each task, and its stack.
 ///
 /// # Errors
 /// The output fails.
-pub fn moment(profile: &mut Loaded<Moment>, last_only: bool, out: &mut Out<'_>) -> io::Result<()> {
+pub fn tail(profile: &mut Loaded<Tail>, out: &mut Out<'_>) -> io::Result<()> {
+    let mut tail = std::mem::take(profile.watch());
+    let mut stacks = std::mem::take(&mut tail.stacks);
+    stacks.tasks.sort_by_key(|task| task.number);
     let names = Names::of(profile);
-    let moment = std::mem::take(profile.watch());
-    let mut tasks: Vec<(u64, TaskNow)> = moment.tasks.into_iter().collect();
-    tasks.sort_by_key(|(number, _)| *number);
-    for (number, task) in tasks {
-        if last_only && number != moment.last {
+    for task in &stacks.tasks {
+        show(profile, &names, task, &tail.steps(task.number), out)?;
+    }
+    if stacks.left_out > 0 {
+        writeln!(out, "further tasks are left out")?;
+    }
+    Ok(())
+}
+
+/// Shows the last branch of all tasks, and the stack of its task.
+///
+/// # Errors
+/// The output fails.
+pub fn moment(profile: &mut Loaded<Stacks>, out: &mut Out<'_>) -> io::Result<()> {
+    let stacks = std::mem::take(profile.watch());
+    let last = stacks.tasks.iter().max_by_key(|task| task.record);
+    let names = Names::of(profile);
+    match last {
+        Some(task) => show(profile, &names, task, &[task.last], out),
+        None => Ok(()),
+    }
+}
+
+/// Shows the last steps of a task, and its stack.
+fn show<W: Watch>(
+    profile: &mut Loaded<W>,
+    names: &Names,
+    task: &TaskNow,
+    steps: &[Step],
+    out: &mut Out<'_>,
+) -> io::Result<()> {
+    writeln!(out, "task {} ({})", task.id, names.program(task.program))?;
+    let ends: Vec<Place> = (steps.iter().flat_map(|step| [step.from, step.to])).collect();
+    let labels = name_places(profile, &ends);
+    let outer = steps.iter().map(|step| step.depth).min().unwrap_or(0);
+    for (step, labels) in steps.iter().zip(labels.chunks(2)) {
+        let [from, to] = labels else {
             continue;
-        }
-        writeln!(out, "task {} ({})", task.id, names.program(task.program))?;
-        let ends = task.steps.iter().flat_map(|step| [step.from, step.to]);
-        let ends: Vec<Place> = ends.collect();
-        let labels = name_places(profile, &ends);
-        let outer = task.steps.iter().map(|step| step.depth).min().unwrap_or(0);
-        for (step, labels) in task.steps.iter().zip(labels.chunks(2)) {
-            let [from, to] = labels else {
-                continue;
-            };
-            let indent = (step.depth - outer).min(40);
-            let what = match step.effect {
-                Effect::Call => "call",
-                Effect::Return => "return",
-                Effect::Tail => "tail call",
-                Effect::Enter => "enter",
-                Effect::Leave => "leave",
-                Effect::Jump | Effect::Far | Effect::FarIndirect | Effect::Blind => "jump",
-            };
-            writeln!(out, "    {:indent$}{what} {from} -> {to}", "")?;
-        }
-        writeln!(out, "  stack:")?;
-        let at = task.steps.back().map(|step| step.to);
-        let frames = shown_frames(&task.frames, profile);
-        let returns = frames.iter().rev().map(|frame| frame.ret);
-        let places: Vec<Place> = at.into_iter().chain(returns).collect();
-        let labels = name_places(profile, &places);
-        let nodes = profile.tree().nodes();
-        for (depth, frame) in frames.iter().rev().enumerate() {
-            let label = nodes
-                .get(frame.node as usize)
-                .map(|node| names.label(node.label));
-            let label = label.unwrap_or_default();
-            // The place in a frame is the call of the one inside of it.
-            let place = labels.get(depth).map_or("", String::as_str);
-            let is_known = depth == 0
-                || !matches!(
-                    frames.iter().rev().nth(depth - 1).map(|frame| frame.kind),
-                    Some(FrameKind::Outermost | FrameKind::Handler | FrameKind::Signal(_))
-                );
-            match is_known && place.starts_with(label) {
-                true => writeln!(out, "  {depth:>4}  {place}")?,
-                false => writeln!(out, "  {depth:>4}  {label}")?,
-            }
-        }
-        if task.depth > task.frames.len() {
-            writeln!(out, "        and {} more", task.depth - task.frames.len())?;
+        };
+        let indent = (step.depth - outer).min(40);
+        let what = match step.effect {
+            Effect::Call => "call",
+            Effect::Return => "return",
+            Effect::Tail => "tail call",
+            Effect::Enter => "enter",
+            Effect::Leave => "leave",
+            Effect::Jump | Effect::Far | Effect::FarIndirect | Effect::Blind => "jump",
+        };
+        writeln!(out, "    {:indent$}{what} {from} -> {to}", "")?;
+    }
+    writeln!(out, "  stack:")?;
+    let frames = shown_frames(&task.frames, profile);
+    let returns = frames.iter().rev().map(|frame| frame.ret);
+    let places: Vec<Place> = [task.last.to].into_iter().chain(returns).collect();
+    let labels = name_places(profile, &places);
+    let nodes = profile.tree().nodes();
+    for (depth, frame) in frames.iter().rev().enumerate() {
+        let label = nodes
+            .get(frame.node as usize)
+            .map(|node| names.label(node.label));
+        let label = label.unwrap_or_default();
+        // The place in a frame is the call of the one inside of it.
+        let place = labels.get(depth).map_or("", String::as_str);
+        let is_known = depth == 0
+            || !matches!(
+                frames.iter().rev().nth(depth - 1).map(|frame| frame.kind),
+                Some(FrameKind::Outermost | FrameKind::Handler | FrameKind::Signal(_))
+            );
+        match is_known && place.starts_with(label) {
+            true => writeln!(out, "  {depth:>4}  {place}")?,
+            false => writeln!(out, "  {depth:>4}  {label}")?,
         }
     }
-    if moment.left_out > 0 {
-        writeln!(out, "further tasks are left out")?;
+    let more = task.last.depth - task.frames.len();
+    if more > 0 {
+        writeln!(out, "        and {more} more")?;
     }
     Ok(())
 }

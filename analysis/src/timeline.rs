@@ -7,11 +7,8 @@ use std::collections::HashMap;
 use std::io;
 
 use serde_json::json;
-use vbts_trace::profile::modules::AddressSpace;
-use vbts_trace::profile::space::Effect;
-use vbts_trace::profile::stack::Stack;
 use vbts_trace::profile::tree::NodeId;
-use vbts_trace::profile::{Seen, TaskCount, Watch};
+use vbts_trace::profile::{Ended, Seen, Sees, TaskCount, Watch};
 
 use super::open_calls::OpenCalls;
 use super::{Loaded, Names, Out};
@@ -69,10 +66,9 @@ impl Spans {
 }
 
 impl Watch for Timeline {
+    const SEES: Sees = Sees::Calls;
+
     fn record(&mut self, seen: &Seen<'_>) {
-        if seen.effect == Effect::Jump {
-            return;
-        }
         let frames = seen.stack.frames();
         let frames = frames.get(..MAX_DEPTH).unwrap_or(frames);
         let (task, clock) = (seen.task, seen.count.instructions);
@@ -85,9 +81,10 @@ impl Watch for Timeline {
         );
     }
 
-    fn end(&mut self, task: u64, count: &TaskCount, _: &Stack, _: &AddressSpace) {
+    fn end(&mut self, ended: &Ended<'_>) {
+        let task = ended.task;
         for (node, start) in self.open.finish(task) {
-            self.spans.add(task, node, start, count.instructions);
+            self.spans.add(task, node, start, ended.count.instructions);
         }
     }
 }

@@ -9,11 +9,10 @@ use std::collections::HashMap;
 
 use vbts_trace::Streams;
 use vbts_trace::profile::functions::FunctionId;
-use vbts_trace::profile::modules::{AddressSpace, ModuleId, Place};
+use vbts_trace::profile::modules::{ModuleId, Place};
 use vbts_trace::profile::space::Effect;
-use vbts_trace::profile::stack::Stack;
 use vbts_trace::profile::tree::NodeId;
-use vbts_trace::profile::{New, Seen, TaskCount, Watch};
+use vbts_trace::profile::{Ended, New, Seen, Sees, Watch};
 
 use super::own::{OwnCode, TaskKey};
 use crate::linkage::Linkage;
@@ -337,6 +336,8 @@ impl Executions {
 }
 
 impl Watch for Executions {
+    const SEES: Sees = Sees::All;
+
     fn mark(&mut self, new: &New<'_>) -> u32 {
         let mark = self.own.mark(new);
         if self.own.len() > self.hashes.len()
@@ -355,9 +356,9 @@ impl Watch for Executions {
         }
     }
 
-    fn end(&mut self, stream: u64, count: &TaskCount, stack: &Stack, _: &AddressSpace) {
-        let ended = self.own.ended(stream, count);
-        if let Some(at) = ended.and_then(|task| self.current.get(task).copied().flatten()) {
+    fn end(&mut self, ended: &Ended<'_>) {
+        let (task, stack) = (self.own.ended(ended.task, ended.count), ended.stack);
+        if let Some(at) = task.and_then(|task| self.current.get(task).copied().flatten()) {
             self.end_stretch(at, stack.node());
         }
     }

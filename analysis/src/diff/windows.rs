@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::mem;
 
-use vbts_trace::profile::{New, Seen, Watch};
+use vbts_trace::profile::{New, Seen, Sees, Watch};
 
 use super::executions::{Executions, Sum, WINDOW};
 use super::own::{Branch, OwnCode, TaskKey};
@@ -88,6 +88,8 @@ impl Windows {
 }
 
 impl Watch for Windows {
+    const SEES: Sees = Sees::All;
+
     fn mark(&mut self, new: &New<'_>) -> u32 {
         self.own.mark(new)
     }

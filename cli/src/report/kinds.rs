@@ -1,7 +1,7 @@
 //! The table of reports.
 
 use clap::builder::TypedValueParser;
-use vbts_analysis::{self as analysis, By, CallTrace, Moment, Samples, Timeline};
+use vbts_analysis::{self as analysis, By, CallTrace, Samples, Stacks, Tail, Timeline};
 use vbts_host::exit::Failure;
 use vbts_host::output::Output;
 
@@ -146,9 +146,9 @@ static KINDS: [Kind; 26] = [
     row("diff", "Functions that a second run, OTHER, has executed more or less often", &[Limit, Module, Other],
         diff),
     row("tail", "The last calls and returns of each task, and its stack", &[RawFrames, Steps],
-        |args, output| watched(args, output, Moment::new(args.steps.unwrap_or(STEPS), true, args.raw_frames), |trace, out| analysis::moment(&mut trace.profile, false, out))),
+        |args, output| watched(args, output, Tail::new(args.steps.unwrap_or(STEPS), args.raw_frames), |trace, out| analysis::tail(&mut trace.profile, out))),
     row("where", "The stack of the task of the last branch: with --to or --time, that at this moment", &[RawFrames],
-        |args, output| watched(args, output, Moment::new(1, false, args.raw_frames), |trace, out| analysis::moment(&mut trace.profile, true, out))),
+        |args, output| watched(args, output, Stacks::default(), |trace, out| analysis::moment(&mut trace.profile, out))),
 ];
 
 /// Functions, or what they are in, with their counts.

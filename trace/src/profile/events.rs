@@ -6,7 +6,7 @@ use super::limits::{MAX_ENDED, MAX_PATH, MAX_PROGRAMS, MAX_TASKS};
 use super::modules::{AddressSpace, Modules};
 use super::space::{Space, Transfer};
 use super::stack::NOWHERE;
-use super::{Profile, Task, Watch};
+use super::{Ended, Profile, Task, Watch};
 use crate::{CodeSource, Event};
 
 /// Index of RIP among the registers of [`Event::Crash`].
@@ -126,7 +126,7 @@ impl<F: Files, W: Watch> Profile<F, W> {
         };
         let program = self.program(name);
         let last = self.tasks.remove(&number).unwrap_or_default();
-        let (at, transfer) = (last.at, last.last);
+        let (at, transfer, branch) = (last.at, last.last, last.branch);
         if self.asleep.len() < MAX_TASKS {
             self.asleep.insert(key(last.count.id), last);
         } else {
@@ -136,7 +136,7 @@ impl<F: Files, W: Watch> Profile<F, W> {
         let mut next = self.asleep.remove(&key(id)).unwrap_or_default();
         next.count.id = id;
         (next.count.process, next.count.program) = (process, program);
-        (next.at, next.last) = (at, transfer);
+        (next.at, next.last, next.branch) = (at, transfer, branch);
         self.tasks.insert(number, next);
     }
 
@@ -200,7 +200,13 @@ impl<F: Files, W: Watch> Profile<F, W> {
     pub(super) fn show_end(&mut self, number: u64, task: &Task) {
         let none = Space::default();
         let space = self.spaces.get(&task.count.process).unwrap_or(&none);
-        self.watch.end(number, &task.count, &task.stack, &space.map);
+        self.watch.end(&Ended {
+            task: number,
+            count: &task.count,
+            last: task.branch,
+            stack: &task.stack,
+            map: &space.map,
+        });
     }
 
     pub(super) fn end(&mut self, number: u64, count: TaskCount) {

@@ -5,7 +5,7 @@ use super::limits::MAX_TASKS;
 use super::space::{Effect, Space};
 use super::stack::{Context, NOWHERE};
 use super::tree::NodeId;
-use super::{Profile, Seen, Task, Watch, classify};
+use super::{LastBranch, Profile, Seen, Sees, Task, Watch, classify};
 use crate::Branch;
 
 /// What a task has executed since it was added to its counts, in the innermost frame.
@@ -68,6 +68,7 @@ impl<F: Files, W: Watch> Profile<F, W> {
     ) {
         let mut executed = Executed::default();
         let (mut at, mut last) = (task.at, task.last);
+        let mut number_of_last = None;
         if at != NOWHERE {
             self.begin_if_empty(task, space, at);
         }
@@ -94,8 +95,8 @@ impl<F: Files, W: Watch> Profile<F, W> {
             transfer.count += 1;
             executed.instructions += u64::from(transfer.instructions);
             executed.branches += 1;
-            (at, last) = (transfer.to, this);
-            if transfer.effect == Effect::Jump && !W::SEES_RECORDS {
+            (at, last, number_of_last) = (transfer.to, this, Some(record));
+            if transfer.effect == Effect::Jump && W::SEES != Sees::All {
                 continue;
             }
             self.add_executed(task, &mut executed);
@@ -108,7 +109,7 @@ impl<F: Files, W: Watch> Profile<F, W> {
                 };
                 classify::apply(transfer, &mut task.stack, context);
             }
-            if W::SEES_RECORDS {
+            if W::SEES != Sees::Nothing {
                 self.watch.record(&Seen {
                     record,
                     task: number,
@@ -128,6 +129,15 @@ impl<F: Files, W: Watch> Profile<F, W> {
         }
         self.add_executed(task, &mut executed);
         (task.at, task.last) = (at, last);
+        if let (Some(record), Some(transfer)) = (number_of_last, space.transfers.get(last as usize))
+        {
+            task.branch = Some(LastBranch {
+                record,
+                from: transfer.from,
+                to: transfer.to,
+                effect: transfer.effect,
+            });
+        }
     }
 
     /// Adds what was executed to the counts of the task, and of the innermost node of its stack.

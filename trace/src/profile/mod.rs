@@ -51,7 +51,7 @@ use modules::{ModuleId, Modules};
 use space::Space;
 use stack::{NOWHERE, Stack};
 use tree::{Label, Tree};
-pub use watch::{New, Seen, Watch};
+pub use watch::{Ended, LastBranch, New, Seen, Sees, Watch};
 
 /// A task while the trace is read.
 #[derive(Debug)]
@@ -64,6 +64,8 @@ struct Task {
     parent_at: Option<u64>,
     /// The last transfer.
     last: u32,
+    /// The last branch.
+    branch: Option<LastBranch>,
 }
 
 impl Default for Task {
@@ -74,6 +76,7 @@ impl Default for Task {
             at: NOWHERE,
             parent_at: None,
             last: 0,
+            branch: None,
         }
     }
 }

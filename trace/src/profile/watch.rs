@@ -7,10 +7,21 @@ use super::space::{Effect, Transfer};
 use super::stack::Stack;
 use super::tree::NodeId;
 
-/// Sees each record, with the stack before and after it.
+/// The records that a watch sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sees {
+    /// None.
+    Nothing,
+    /// Those that change the stack.
+    Calls,
+    /// All.
+    All,
+}
+
+/// Sees records, with the stack before and after them.
 pub trait Watch {
-    /// It does something with records.
-    const SEES_RECORDS: bool = true;
+    /// Which. Fewer are faster.
+    const SEES: Sees;
 
     /// A transfer is executed for the first time. What this returns is [`Seen::mark`] of its
     /// records, so that what depends on the transfer alone is found out once.
@@ -19,17 +30,42 @@ pub trait Watch {
     }
 
     /// A record was taken into account.
-    fn record(&mut self, seen: &Seen<'_>);
+    fn record(&mut self, _seen: &Seen<'_>) {}
 
-    /// A task has ended, or the trace has. Its stack is that after its last record.
-    fn end(&mut self, _task: u64, _count: &TaskCount, _stack: &Stack, _map: &AddressSpace) {}
+    /// A task has ended, or the trace has.
+    fn end(&mut self, _ended: &Ended<'_>) {}
 }
 
 impl Watch for () {
-    const SEES_RECORDS: bool = false;
+    const SEES: Sees = Sees::Nothing;
+}
 
-    #[inline]
-    fn record(&mut self, _: &Seen<'_>) {}
+/// The last branch that a task has executed.
+#[derive(Debug, Clone, Copy)]
+pub struct LastBranch {
+    /// Its number in the trace.
+    pub record: u64,
+    /// Where it comes from.
+    pub from: u64,
+    /// Where it goes to.
+    pub to: u64,
+    /// What it does to the stack.
+    pub effect: Effect,
+}
+
+/// The end of a task, or what it has executed when the trace ends.
+#[derive(Debug)]
+pub struct Ended<'a> {
+    /// Number of the task.
+    pub task: u64,
+    /// The task.
+    pub count: &'a TaskCount,
+    /// Its last branch; `None` if it has none.
+    pub last: Option<LastBranch>,
+    /// The stack after it.
+    pub stack: &'a Stack,
+    /// The process's mappings.
+    pub map: &'a AddressSpace,
 }
 
 /// A transfer, and the state when it is executed for the first time.
