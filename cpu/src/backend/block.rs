@@ -2,7 +2,7 @@
 
 use crate::backend::interpreter::dispatch::Ops;
 use crate::backend::interpreter::lower::Lowered;
-use crate::backend::jit::CodeId;
+use crate::backend::jit::Translation;
 
 const _: () = assert!(size_of::<Block>() == 64);
 
@@ -14,10 +14,8 @@ pub(crate) struct Block {
     rip: u64,
     key: u64,
     pub ops: Ops,
-    /// Runs in the interpreter since it was last translated, or [`Self::NEVER`].
-    pub heat: u32,
     /// Its native code.
-    pub native: CodeId,
+    pub translation: Translation,
     /// The bytes that it was decoded from.
     bytes: Box<[u8]>,
     /// See `BlockCache::revalidate`.
@@ -25,17 +23,13 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    /// [`Self::heat`] of a block that cannot be translated.
-    pub(crate) const NEVER: u32 = u32::MAX;
-
     /// A block that was decoded from the start of `bytes`.
     pub(crate) fn new(lowered: Lowered, bytes: &[u8]) -> Self {
         Self {
             rip: 0,
             key: 0,
             ops: Ops::new(lowered.ops, lowered.len as u16, lowered.branches),
-            heat: 0,
-            native: CodeId::NONE,
+            translation: Translation::NONE,
             bytes: bytes[..lowered.len].into(),
             epoch: 0,
         }

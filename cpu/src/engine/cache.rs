@@ -3,7 +3,7 @@
 use crate::backend::block::{Block, BlockId, Branch, Extent};
 use crate::backend::blocks::Blocks;
 use crate::backend::interpreter::op::Op;
-use crate::backend::jit::{CodeId, MappingId};
+use crate::backend::jit::Mappings;
 use crate::insn::CodeSize;
 use crate::processor::cpu::Cpu;
 use crate::processor::jump_keys::JumpKeys;
@@ -16,29 +16,10 @@ type PageKey = (u16, CodeSize, Extent);
 struct Page {
     /// The blocks that begin in it, sorted.
     blocks: Vec<(PageKey, BlockId)>,
-    /// The linear pages for which it has native code, the oldest first.
-    mappings: Vec<Mapping>,
+    /// The linear pages for which it has native code.
+    mappings: Mappings,
     /// The epoch in which the native code was last compared with memory.
     epoch: u64,
-}
-
-/// Upper bound on [`Page::mappings`].
-const MAX_MAPPINGS: usize = 8;
-
-/// A linear page that is translated to a guest-physical one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct LinearPage {
-    /// Its first address.
-    pub address: u64,
-    /// Jumps to it have the key of a global page.
-    pub global: bool,
-}
-
-/// A linear page with native code.
-#[derive(Debug, Clone, Copy)]
-struct Mapping {
-    page: LinearPage,
-    id: MappingId,
 }
 
 impl Page {
@@ -47,10 +28,7 @@ impl Page {
         self.mappings.clear();
         for (_, id) in &self.blocks {
             if let Some(block) = blocks.get_mut(*id) {
-                block.native = CodeId::NONE;
-                if block.heat != Block::NEVER {
-                    block.heat = 0;
-                }
+                block.translation.cool_down();
             }
         }
     }
@@ -185,30 +163,15 @@ impl BlockCache {
         Some(id)
     }
 
-    /// The linear page as one for which the guest-physical page of `gpa` has native code.
-    pub(super) fn mapping(&self, gpa: u64, page: LinearPage) -> Option<MappingId> {
-        let mappings = &self.pages.get((gpa >> 12) as usize)?.as_ref()?.mappings;
-        mappings.iter().find(|m| m.page == page).map(|m| m.id)
+    /// The linear pages for which the page of `gpa` has native code, if code of it is cached.
+    pub(super) fn mappings(&self, gpa: u64) -> Option<&Mappings> {
+        Some(&self.pages.get((gpa >> 12) as usize)?.as_ref()?.mappings)
     }
 
-    /// As [`Self::mapping`] for the page of the block `id`. If it is not one yet, it becomes `new`.
-    pub(super) fn mapping_of(
-        &mut self,
-        id: BlockId,
-        page: LinearPage,
-        new: impl FnOnce() -> MappingId,
-    ) -> Option<MappingId> {
-        let gpa = u64::from(*self.places.get(id as usize)?) << 12;
-        if let Some(known) = self.mapping(gpa, page) {
-            return Some(known);
-        }
-        let cached = self.pages.get_mut((gpa >> 12) as usize)?.as_mut()?;
-        if cached.mappings.len() >= MAX_MAPPINGS {
-            cached.mappings.remove(0);
-        }
-        let id = new();
-        cached.mappings.push(Mapping { page, id });
-        Some(id)
+    /// As [`Self::mappings`] for the page of the block `id`, to be changed.
+    pub(super) fn mappings_of(&mut self, id: BlockId) -> Option<&mut Mappings> {
+        let page = *self.places.get(id as usize)?;
+        Some(&mut self.pages.get_mut(page as usize)?.as_mut()?.mappings)
     }
 
     /// The block with this index, to be changed.

@@ -2,10 +2,8 @@
 
 use crate::backend::block::{Block, BlockId, Extent};
 use crate::backend::interpreter::lower;
-use crate::backend::jit::CodeId;
 use crate::decode::{MAX_BLOCK, MAX_INSTRUCTION};
 use crate::engine::SoftCpu;
-use crate::engine::cache::LinearPage;
 use crate::engine::run::BlockFault;
 use crate::insn::{Abort, CodeSize};
 use crate::mmu::host_access;
@@ -98,11 +96,7 @@ impl SoftCpu {
         let Some(key) = self.key_of(id, hit)? else {
             return Ok(None);
         };
-        let native = self.cache.get(id).map_or(CodeId::NONE, |b| b.native);
-        let global = key == self.cpu.jump_keys.global;
-        if let Some(jit) = &mut self.jit
-            && !jit.code.revalidate(native, rip, global, key)
-        {
+        if !self.revalidate_code(id, key) {
             return Ok(None);
         }
         self.cache.remember(rip, key, id);
@@ -172,40 +166,7 @@ impl SoftCpu {
     /// valid.
     fn remember(&mut self, id: BlockId, gpa: u64, key: u64) {
         self.cache.remember(self.cpu.rip, key, id);
-        if self.jit.is_some() && self.cpu.code_size == CodeSize::Bits64 {
-            self.remember_page(id, gpa, key);
-        }
-    }
-
-    /// Makes the native code of the page of RIP valid with `key`. The page is that of `gpa`, and
-    /// of the block `id`, which a jump to RIP leads to. If the block goes on in the next page, only
-    /// its own code becomes valid, because `key` depends on that page, too.
-    fn remember_page(&mut self, id: BlockId, gpa: u64, key: u64) {
-        let rip = self.cpu.rip;
-        let page = self.linear_page(rip, key);
-        let mapping = self.cache.mapping(gpa, page);
-        let (Some(jit), Some(block)) = (&mut self.jit, self.cache.get_mut(id)) else {
-            return;
-        };
-        let is_of_other = if block.crosses(rip) {
-            !jit.code.revalidate(block.native, rip, page.global, key)
-        } else {
-            if let Some(mapping) = mapping {
-                jit.code.validate(mapping, key);
-            }
-            jit.code.is_of_other(block.native, rip, mapping)
-        };
-        if is_of_other {
-            block.native = CodeId::NONE;
-        }
-    }
-
-    /// The page of `rip`, jumps to which have the key `key`.
-    pub(super) fn linear_page(&self, rip: u64, key: u64) -> LinearPage {
-        LinearPage {
-            address: rip & !0xFFF,
-            global: key == self.cpu.jump_keys.global,
-        }
+        self.validate_page(id, gpa, key);
     }
 
     /// Decodes the instruction at RIP, which may cross into another page. Raises #GP(0) if it ends

@@ -6,6 +6,7 @@ mod instruction;
 mod lookup;
 mod native;
 mod run;
+mod validity;
 
 use std::sync::{Arc, Mutex};
 

@@ -5,10 +5,10 @@ use std::time::Instant;
 use crate::backend::block::{Block, BlockId, Branch};
 use crate::backend::interpreter::op::Op;
 use crate::backend::jit::check::Expectation;
-use crate::backend::jit::{CodeId, NativeExit, Start};
+use crate::backend::jit::{CodeId, NativeExit};
 use crate::engine::SoftCpu;
 use crate::engine::run::{BlockExit, BlockFault, Origin, run_block};
-use crate::insn::{Abort, CodeSize, Flow, reg};
+use crate::insn::{Abort, Flow, reg};
 use crate::processor::cpu::Cpu;
 
 impl SoftCpu {
@@ -108,82 +108,36 @@ impl SoftCpu {
         }
     }
 
-    /// Links the end of the last block to the block `id`, to which it has led.
-    pub(super) fn link(&mut self, origin: Origin, id: BlockId) {
-        if let Origin::Branch(branch) = origin {
-            self.cache.link(branch, id);
-            return;
-        }
-        let (Some(jit), Some(block)) = (&mut self.jit, self.cache.get(id)) else {
-            return;
-        };
-        if !jit.code.fits(block.native, block.rip(), self.cpu.recording) {
-            return;
-        }
-        match origin {
-            Origin::None | Origin::Branch(_) => {}
-            Origin::Edge(edge) => jit.code.link(edge, block.native),
-            Origin::Indirect => jit.code.remember_jump(block.native),
-            Origin::Stale => jit.code.update_jump(block.native),
-        }
-    }
-
     /// The native code of a block that is about to run at the RIP that it remembers. A block that
-    /// has become warm is translated.
+    /// has run often is translated.
     #[inline]
     fn native_code_of(&mut self, id: BlockId) -> Option<CodeId> {
-        let jit = self.jit.as_mut()?;
-        let block = self.cache.get_mut(id)?;
-        if jit.code.fits(block.native, block.rip(), self.cpu.recording) {
-            return Some(block.native);
+        if let Some(code) = self.fitting_code(id) {
+            return Some(code);
         }
-        if block.heat == Block::NEVER {
-            return None;
+        let (jit, block) = (self.jit.as_ref()?, self.cache.get_mut(id)?);
+        match block.translation.heat_up(jit.threshold) {
+            true => self.translate(id),
+            false => None,
         }
-        block.heat += 1;
-        if block.heat < jit.threshold {
-            return None;
-        }
-        self.translate(id)
     }
 
     #[cold]
     #[inline(never)]
     fn translate(&mut self, id: BlockId) -> Option<CodeId> {
-        let start = Instant::now();
-        let jit = self.jit.as_mut()?;
-        if !jit.code.has_room() {
-            jit.flush();
-            self.cache.forget_native_code();
+        let began = Instant::now();
+        if !self.jit.as_mut()?.code.has_room() {
+            self.forget_code();
         }
-        let translated = if self.cpu.code_size == CodeSize::Bits64 {
-            let block = self.cache.get(id)?;
-            let (rip, key, crosses) = (block.rip(), block.key(), block.crosses(block.rip()));
-            let page = self.linear_page(rip, key);
-            let jit = self.jit.as_mut()?;
-            let mapping = match crosses {
-                // What is mapped to the next page matters, too.
-                true => jit.code.new_mapping(),
-                false => self.cache.mapping_of(id, page, || jit.code.new_mapping())?,
-            };
-            jit.code.validate(mapping, key);
+        let code = self.start_of(id).and_then(|start| {
             let (block, handle) = (self.cache.get(id)?, self.cache.blocks().handle(id)?);
-            let start = Start {
-                rip,
-                mapping,
-                global: page.global,
-            };
-            jit.translate(&self.cpu, start, handle, block.bytes(), block.ops.all())
-        } else {
-            None
-        };
-        let (jit, block) = (self.jit.as_mut()?, self.cache.get_mut(id)?);
-        match translated {
-            Some(code) => (block.native, block.heat) = (code, 0),
-            None => block.heat = Block::NEVER,
-        }
-        jit.add_time(start.elapsed());
-        translated
+            let (bytes, ops) = (block.bytes(), block.ops.all());
+            let jit = self.jit.as_mut()?;
+            jit.translate(&self.cpu, start, handle, bytes, ops)
+        });
+        self.cache.get_mut(id)?.translation.set(code);
+        self.jit.as_mut()?.add_time(began.elapsed());
+        code
     }
 }
 

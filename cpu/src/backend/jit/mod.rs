@@ -65,8 +65,9 @@ use crate::mmu::reservation::Reservation;
 use crate::processor::clock::Clock;
 use crate::processor::cpu::Cpu;
 
-pub(crate) use crate::backend::jit::code::new_code::{MappingId, Start};
+pub(crate) use crate::backend::jit::code::new_code::Start;
 pub(crate) use crate::backend::jit::code::store::{CodeId, Edge};
+pub(crate) use crate::backend::jit::code::translation::{LinearPage, Mappings, Translation};
 pub use crate::backend::jit::listener::{NativeCode, NativeListener, NativePart};
 pub use crate::backend::jit::options::{NativeOptions, NativeStats};
 pub(crate) use crate::backend::jit::run::NativeExit;
