@@ -75,6 +75,8 @@ const MIN_MEMORY: usize = 16 * MAX_CODE;
 const BYTES_PER_BLOCK: usize = 128;
 /// Alignment of the code of a block.
 const ALIGNMENT: usize = 16;
+/// Size of a line of the host's caches.
+const LINE: usize = 64;
 
 /// The native code of a processor.
 #[derive(Debug)]
@@ -330,7 +332,11 @@ impl CodeStore {
             let to = if same { code.body } else { code.entry };
             let displacement = to.wrapping_sub(at + 4);
             self.memory.write(at as usize, &displacement.to_le_bytes());
-            serialize();
+            // The jump leads to valid code before and after this, but elsewhere if the host fetches
+            // its displacement in two parts. It fetches what lies in a line of its caches at once.
+            if at as usize % LINE > LINE - displacement.to_le_bytes().len() {
+                serialize();
+            }
         }
     }
 
