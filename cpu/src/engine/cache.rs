@@ -174,6 +174,23 @@ impl BlockCache {
         Some(&mut self.pages.get_mut(page as usize)?.as_mut()?.mappings)
     }
 
+    /// The blocks of 64-bit code that begin inside the block `id`, in its page, each with its
+    /// distance in bytes from the start of that block.
+    pub(super) fn inside(&self, id: BlockId) -> impl Iterator<Item = (u16, &Block)> {
+        let page = self.places.get(id as usize);
+        let page = page.and_then(|page| self.pages.get(*page as usize)?.as_ref());
+        let (start, len) = self.blocks.get(id).map_or((0, 0), |block| {
+            ((block.rip() & 0xFFF) as u16, block.len() as u16)
+        });
+        let blocks = page.map_or(&[][..], |page| &page.blocks);
+        let first = blocks.partition_point(|(key, _)| key.0 <= start);
+        blocks[first..]
+            .iter()
+            .take_while(move |(key, _)| key.0 < start + len)
+            .filter(|(key, _)| (key.1, key.2) == (CodeSize::Bits64, Extent::Whole))
+            .filter_map(move |(key, id)| Some((key.0 - start, self.blocks.get(*id)?)))
+    }
+
     /// The block with this index, to be changed.
     pub(super) fn get_mut(&mut self, id: BlockId) -> Option<&mut Block> {
         self.blocks.get_mut(id)

@@ -130,8 +130,9 @@ impl SoftCpu {
             self.forget_code();
         }
         let code = self.start_of(id).and_then(|start| {
+            let (len, count) = self.own_part(id, start)?;
             let (block, handle) = (self.cache.get(id)?, self.cache.blocks().handle(id)?);
-            let (bytes, ops) = (block.bytes(), block.ops.all());
+            let (bytes, ops) = (&block.bytes()[..len], &block.ops.all()[..count]);
             let jit = self.jit.as_mut()?;
             jit.translate(&self.cpu, start, handle, bytes, ops)
         });

@@ -25,6 +25,10 @@ use crate::engine::SoftCpu;
 use crate::engine::run::Origin;
 use crate::insn::CodeSize;
 
+/// Instructions from which on a block continues in another one: for fewer, the end of the block would
+/// take longer than they do.
+const MIN_SHARED: u64 = 4;
+
 impl SoftCpu {
     /// The native code of the block `id` for a jump to the RIP that the block remembers, if it has
     /// some for a processor that records as this one does. Its mapping is valid if the block's key
@@ -99,6 +103,27 @@ impl SoftCpu {
             mapping,
             global: page.global,
         })
+    }
+
+    /// How many bytes and operations of the block `id` become native code at `start`: those up to an
+    /// instruction where a block with native code in the same mapping begins, which continues there.
+    /// Where blocks end changes nothing that a guest observes, so native code of a block may end
+    /// before the block does.
+    pub(super) fn own_part(&self, id: BlockId, start: Start) -> Option<(usize, usize)> {
+        let (jit, block) = (self.jit.as_ref()?, self.cache.get(id)?);
+        let ops = block.ops.all();
+        let shared = self.cache.inside(id).find_map(|(at, other)| {
+            let rip = start.rip + u64::from(at);
+            let code = other.translation.code();
+            let first = ops.iter().position(|op| op.insn.offset == at)?;
+            let count = block.ops.instructions() - u64::from(ops[first].insn.ordinal);
+            let is_there =
+                jit.code.fits(code, rip, self.cpu.recording) && jit.code.is_in(code, start.mapping);
+            (count >= MIN_SHARED && is_there).then_some((usize::from(at), first))
+        });
+        // The check needs whole blocks.
+        let whole = (block.bytes().len(), ops.len());
+        Some(shared.filter(|_| !jit.checks).unwrap_or(whole))
     }
 
     /// Links the end of the last block to the block `id`, to which it has led.

@@ -273,6 +273,12 @@ impl CodeStore {
         same
     }
 
+    /// Whether `id` is code of `mapping`.
+    pub(crate) fn is_in(&self, id: CodeId, mapping: MappingId) -> bool {
+        self.code(id)
+            .is_some_and(|code| code.start.mapping == mapping)
+    }
+
     /// Whether `id` is code for jumps to `rip` in another mapping, which does not become valid any
     /// more.
     pub(crate) fn is_of_other(&self, id: CodeId, rip: u64, mapping: Option<MappingId>) -> bool {
