@@ -1,0 +1,173 @@
+//! Reads recordings.
+
+use std::borrow::Cow;
+use std::io::Read;
+
+use crate::block::Decompressor;
+use crate::{Error, FORMAT_VERSION, Header, Item, MAGIC, MAX_FILE, REPLAY_VERSION};
+
+/// Reads the items of a recording one after another.
+#[derive(Debug)]
+pub struct Reader<R> {
+    file: R,
+    decompressor: Decompressor,
+    /// The contents of the present block.
+    block: Vec<u8>,
+    /// The place in them of the next item.
+    at: usize,
+}
+
+impl<R: Read> Reader<R> {
+    /// Opens a recording.
+    ///
+    /// # Errors
+    /// The file cannot be read, is no recording, or is one that this program cannot replay.
+    pub fn new(mut file: R) -> Result<(Header, Self), Error> {
+        let mut start = [0; MAGIC.len() + 4];
+        match file.read_exact(&mut start) {
+            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+                return Err(Error::NotARecording);
+            }
+            read => read?,
+        }
+        let [magic @ .., a, b, c, d] = start;
+        if magic != MAGIC {
+            return Err(Error::NotARecording);
+        }
+        match u32::from_le_bytes([a, b, c, d]) {
+            FORMAT_VERSION => {}
+            other => return Err(Error::Format(other)),
+        }
+        let mut reader = Self {
+            file,
+            decompressor: Decompressor::new()?,
+            block: Vec::new(),
+            at: 0,
+        };
+        if !reader.fill()? {
+            return Err(Error::Damaged);
+        }
+        let header: Header = serde_json::from_slice(&reader.block).map_err(|_| Error::Damaged)?;
+        if header.replay_version != REPLAY_VERSION {
+            return Err(Error::Replay {
+                writer: header.writer,
+                version: header.replay_version,
+            });
+        }
+        reader.block.clear();
+        Ok((header, reader))
+    }
+
+    /// Reads the guest's files, up to [`Item::Boot`]: by their numbers, `count` of them.
+    ///
+    /// # Errors
+    /// The file is damaged, or ends before.
+    pub fn files(&mut self, count: u8) -> Result<Vec<Vec<u8>>, Error> {
+        let mut files = vec![Vec::new(); count.into()];
+        loop {
+            match self.next()? {
+                Some(Item::File { number, bytes }) => {
+                    let file = files.get_mut(usize::from(number)).ok_or(Error::Damaged)?;
+                    if file.len() + bytes.len() > MAX_FILE {
+                        return Err(Error::Damaged);
+                    }
+                    file.extend_from_slice(&bytes);
+                }
+                Some(Item::Boot) => return Ok(files),
+                _ => return Err(Error::Damaged),
+            }
+        }
+    }
+
+    /// Reads the next item. Returns `None` at the end of the file, which may have been cut off.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is damaged.
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "it returns a result of an option"
+    )]
+    pub fn next(&mut self) -> Result<Option<Item<'static>>, Error> {
+        while self.at >= self.block.len() {
+            self.at = 0;
+            if !self.fill()? {
+                self.block.clear();
+                return Ok(None);
+            }
+        }
+        let rest = self.block.get(self.at..).unwrap_or_default();
+        let (item, after) =
+            postcard::take_from_bytes::<Item<'_>>(rest).map_err(|_| Error::Damaged)?;
+        self.at += rest.len() - after.len();
+        Ok(Some(into_owned(item)))
+    }
+
+    fn fill(&mut self) -> Result<bool, Error> {
+        self.decompressor.block(&mut self.file, &mut self.block)
+    }
+}
+
+fn into_owned(item: Item<'_>) -> Item<'static> {
+    let own = |bytes: Cow<'_, [u8]>| Cow::Owned(bytes.into_owned());
+    match item {
+        Item::File { number, bytes } => Item::File {
+            number,
+            bytes: own(bytes),
+        },
+        Item::Boot => Item::Boot,
+        Item::Reply {
+            server,
+            time,
+            request,
+            reply,
+        } => Item::Reply {
+            server,
+            time,
+            request,
+            reply: own(reply),
+        },
+        Item::Random { wanted, bytes } => Item::Random {
+            wanted,
+            bytes: own(bytes),
+        },
+        Item::Wait { time, until } => Item::Wait { time, until },
+        Item::Input {
+            time,
+            exit,
+            is_event,
+            bytes,
+        } => Item::Input {
+            time,
+            exit,
+            is_event,
+            bytes: own(bytes),
+        },
+        Item::Mark {
+            time,
+            instructions,
+            registers,
+            output,
+        } => Item::Mark {
+            time,
+            instructions,
+            registers,
+            output,
+        },
+        Item::End {
+            time,
+            instructions,
+            output,
+            status,
+            host,
+        } => Item::End {
+            time,
+            instructions,
+            output,
+            status,
+            host: host.map(|host| Cow::Owned(host.into_owned())),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests;
