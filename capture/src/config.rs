@@ -155,6 +155,7 @@ impl TraceConfig {
             (TraceTo::File(_) | TraceTo::Directory(_), _) => StdoutUse::Program,
             (TraceTo::Stdout, TraceFormat::Text) => StdoutUse::Both,
             (TraceTo::Stdout, _) => StdoutUse::Trace,
+            (TraceTo::Nowhere, _) => StdoutUse::Recorded,
         }
     }
 
@@ -189,6 +190,9 @@ impl TraceConfig {
                 return Err(ConfigError::OneTask);
             }
             _ => {}
+        }
+        if self.output == TraceTo::Nowhere {
+            return Ok(());
         }
         if self.machine.bts == BtsMode::Off {
             return Err(ConfigError::NoBts);

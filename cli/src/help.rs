@@ -28,6 +28,7 @@ topics! {
     "compare-runs": "guide/compare-runs.md";
     "optimise": "guide/optimise.md";
     "trace-a-kernel": "guide/trace-a-kernel.md";
+    "record-and-replay": "guide/record-and-replay.md";
     "record-a-machine": "guide/record-a-machine.md";
     "test-a-kernel": "guide/test-a-kernel.md";
     "run-debian": "guide/run-debian.md";
@@ -42,11 +43,13 @@ topics! {
 }
 
 /// The commands whose help can be asked for.
-const COMMANDS: [&str; 9] = [
+const COMMANDS: [&str; 11] = [
     "probe",
     "run",
     "trace",
     "stat",
+    "record",
+    "replay",
     "report",
     "test",
     "setup",

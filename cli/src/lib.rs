@@ -34,6 +34,9 @@ mod manual;
 mod options;
 mod probe;
 mod progress;
+mod record;
+mod recording;
+mod replay;
 mod report;
 mod rescue;
 mod run;
@@ -74,6 +77,10 @@ enum Command {
     Run(run::RunArgs),
     /// Run a program inside a guest and print every branch that it takes
     Trace(trace::TraceArgs),
+    /// Run a program inside a guest, and keep what comes in from outside, to run it again
+    Record(record::RecordArgs),
+    /// Run a recording again, on any machine
+    Replay(replay::ReplayArgs),
     /// Run a program inside a guest and count what it executes, exactly
     Stat(stat::StatArgs),
     /// Show a trace that was kept in a file
@@ -120,6 +127,8 @@ fn run(command: &Command) -> Result<u8, Failure> {
         Command::Probe(args) => probe::main(args),
         Command::Run(args) => run::main(args),
         Command::Trace(args) => trace::main(args),
+        Command::Record(args) => record::main(args),
+        Command::Replay(args) => replay::main(args),
         Command::Stat(args) => stat::main(args),
         Command::Report(args) => report::main(args),
         Command::Test(args) => test::main(args),

@@ -112,6 +112,7 @@ impl MachineArgs {
             disks: Vec::new(),
             networks: Vec::new(),
             random: RandomSource::Auto,
+            start_date: None,
             sandbox: self.sandbox,
             log: self.log,
         }

@@ -15,7 +15,7 @@ use vbts_cpu::Signals;
 use vbts_devices::disk::Disk;
 use vbts_devices::exit_port::{ExitPort, ExitStatus};
 use vbts_devices::irqchip::{IoApicWindow, IrqChip, IrqLine, PicPorts};
-use vbts_devices::ninep::{Access, GuestClock, OpenFiles, RefusedWrites, Server};
+use vbts_devices::ninep::{Access, GuestClock, OpenFiles, RefusedWrites, Server, Service};
 use vbts_devices::pit::{Pit, SystemControlPort};
 use vbts_devices::power::{PowerSwitch, SleepRegisters};
 use vbts_devices::reset::{I8042, ResetControl, ResetLine, SystemControlPortA};
@@ -31,6 +31,7 @@ use vbts_devices::virtio::queue::QueueError;
 use vbts_devices::virtio::{Budget, VirtioDevice};
 use vbts_devices::{Bus, BusDevice, BusError, ByteSink, Effects, Shared, lock, shared};
 
+use crate::inputs::{Inputs, LoggedService};
 use crate::layout::{self, VIRTIO_BASE, VIRTIO_GSI, VIRTIO_STRIDE};
 use crate::memory::GuestMemory;
 
@@ -82,6 +83,9 @@ pub struct Board {
     power_button: Mutex<IrqLine>,
     memory: GuestMemory,
     guest_clock: GuestClock,
+    inputs: Inputs,
+    /// Number of 9P servers.
+    servers: u8,
     /// In the order of their addresses.
     virtio: Vec<Arc<Mutex<dyn VirtioTransport>>>,
     /// A device has had work for the host: see [`Effects::HOST`].
@@ -163,6 +167,8 @@ impl Board {
             power_button,
             memory,
             guest_clock: GuestClock::default(),
+            inputs: Inputs::default(),
+            servers: 0,
             virtio: Vec::new(),
             host_work: AtomicBool::new(false),
             budget: Budget::default(),
@@ -216,17 +222,14 @@ impl Board {
         directory: &Path,
         access: Access,
     ) -> Result<RefusedWrites, BoardError> {
-        let server = Server::new(directory, access);
-        let shared = server.and_then(|server| {
-            let refused_writes = server.refused_writes();
-            let server = server.with_clock(self.guest_clock.clone());
-            Ok((Fs9p::with_service(tag, Box::new(server))?, refused_writes))
-        });
-        let (device, refused_writes) = shared.map_err(|source| BoardError::Share {
+        let failed = |source| BoardError::Share {
             directory: directory.display().to_string(),
             source,
-        })?;
-        self.attach(device)?;
+        };
+        let server = Server::new(directory, access).map_err(failed)?;
+        let refused_writes = server.refused_writes();
+        let server = server.with_clock(self.guest_clock.clone());
+        self.add_server(tag, Some(Box::new(server)))?;
         Ok(refused_writes)
     }
 
@@ -235,12 +238,38 @@ impl Board {
     /// # Errors
     /// There is no room.
     pub fn add_open_files(&mut self, tag: &str, files: OpenFiles) -> Result<(), BoardError> {
-        let device = Fs9p::with_service(tag, Box::new(files));
-        let device = device.map_err(|source| BoardError::Share {
+        self.add_server(tag, Some(Box::new(files)))
+    }
+
+    /// Adds the share `tag` of a recorded run. Its files are in the recording.
+    ///
+    /// # Errors
+    /// There is no room.
+    pub(crate) fn add_replayed_share(&mut self, tag: &str) -> Result<(), BoardError> {
+        self.add_server(tag, None)
+    }
+
+    fn add_server(
+        &mut self,
+        tag: &str,
+        server: Option<Box<dyn Service>>,
+    ) -> Result<(), BoardError> {
+        let number = self.servers;
+        self.servers = number.saturating_add(1);
+        let server: Box<dyn Service> = match server {
+            Some(server) if !self.inputs.is_logged() => server,
+            server => Box::new(LoggedService::new(self.inputs.clone(), number, server)),
+        };
+        let device = Fs9p::with_service(tag, server).map_err(|source| BoardError::Share {
             directory: tag.into(),
             source,
         })?;
         self.attach(device).map(drop)
+    }
+
+    /// Records the inputs of devices that are added from now on, or takes them out of a recording.
+    pub(crate) fn set_inputs(&mut self, inputs: Inputs) {
+        self.inputs = inputs;
     }
 
     /// Adds a disk, which the guest can identify by `id`.

@@ -206,6 +206,9 @@ pub struct MachineConfig {
     pub networks: Vec<NetworkConfig>,
     /// Source of random numbers.
     pub random: RandomSource,
+    /// The guest's real-time clock at its start, in seconds since 1970. `None` is
+    /// `SOURCE_DATE_EPOCH`, or else a constant.
+    pub start_date: Option<u64>,
     /// How the process is confined while the guest runs.
     pub sandbox: SandboxMode,
     /// What vbts reports about itself.
@@ -232,6 +235,7 @@ impl Default for MachineConfig {
             disks: Vec::new(),
             networks: Vec::new(),
             random: RandomSource::default(),
+            start_date: None,
             sandbox: SandboxMode::default(),
             log: LogLevel::default(),
         }
@@ -359,6 +363,7 @@ mod tests {
                     address: MacAddress::of_name("tap0"),
                 }],
                 random: RandomSource::Host,
+                start_date: Some(1),
                 sandbox: SandboxMode::Off,
                 log: LogLevel::Off,
             },

@@ -19,6 +19,7 @@ use crate::boot::params::{FIXED_RNG_SEED, RngSeed};
 use crate::boot::{self, BootSource, cmdline};
 use crate::config::{Initrd, JitMode, KernelConfig, MachineConfig, SandboxMode, ShareConfig};
 use crate::console::Console;
+use crate::inputs::Inputs;
 use crate::kvm::{Vm, device};
 use crate::layout::VIRTIO_GSI;
 use crate::machine::Machine;
@@ -30,8 +31,9 @@ use vbts_host::exit::Failure;
 use vbts_host::sandbox::{self, FileRules, Reach, Sandbox};
 use vbts_host::{Alarm, Output};
 
-/// The guest's real-time clock at its start, in seconds since 1970, unless `SOURCE_DATE_EPOCH` sets
-/// another: 2026-01-01 00:00:00 UTC. It is constant, so that two runs are the same.
+/// The guest's real-time clock at its start, in seconds since 1970, unless the configuration or
+/// `SOURCE_DATE_EPOCH` sets another: 2026-01-01 00:00:00 UTC. It is constant, so that two runs are
+/// the same.
 const EPOCH: u64 = 1_767_225_600;
 
 /// CPUID.1:ECX.TSC_DEADLINE.
@@ -64,6 +66,7 @@ pub struct Launch {
     shared_writes: SharedWrites,
     /// Names native code.
     perf_map: Option<PerfMap<File>>,
+    inputs: Inputs,
 }
 
 /// A kernel to boot, and its initial RAM disk.
@@ -97,6 +100,31 @@ impl KernelFiles {
     /// The path of the kernel's file.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The kernel and the initial RAM disk of a recorded run, whose kernel had the path `path`.
+    pub fn recorded(
+        path: PathBuf,
+        image: Vec<u8>,
+        initrd: Option<Vec<u8>>,
+        append: String,
+    ) -> Self {
+        Self {
+            path,
+            image,
+            initrd,
+            append,
+        }
+    }
+
+    /// The contents of the initial RAM disk.
+    pub fn initrd(&self) -> Option<&[u8]> {
+        self.initrd.as_deref()
+    }
+
+    /// Words that are added to the kernel's command line.
+    pub fn append(&self) -> &str {
+        &self.append
     }
 
     /// The contents of the kernel's file.
@@ -147,7 +175,7 @@ impl Launch {
             memory.clone(),
             signals,
             has_tsc_deadline(model),
-            source_date_epoch()?.unwrap_or(EPOCH),
+            start_date(config)?,
             Box::new(console.clone()),
         )?;
         let perf_map = config.perf_map.then(PerfMap::create).transpose()?;
@@ -167,7 +195,34 @@ impl Launch {
             reads_symbols: false,
             shared_writes: SharedWrites::default(),
             perf_map,
+            inputs: Inputs::default(),
         })
+    }
+
+    /// Checks that inputs have a virtual time, so that they can be recorded.
+    ///
+    /// # Errors
+    /// The guest runs on the host's time.
+    pub fn check_recordable(&self) -> Result<(), Failure> {
+        if self.uses_host_clock {
+            let message = "a run on the host's time cannot be recorded, because its inputs have no \
+                virtual time; use --accel soft and --clock virtual";
+            return Err(Failure::Host(message.into()));
+        }
+        Ok(())
+    }
+
+    /// Records the inputs of the run, or takes them out of a recording. It precedes the devices.
+    ///
+    /// # Errors
+    /// As [`Self::check_recordable`].
+    pub fn set_inputs(&mut self, inputs: Inputs) -> Result<(), Failure> {
+        if inputs.is_logged() {
+            self.check_recordable()?;
+        }
+        self.board.set_inputs(inputs.clone());
+        self.inputs = inputs;
+        Ok(())
     }
 
     /// The guest's memory.
@@ -290,6 +345,7 @@ impl Launch {
             let listener: Arc<Mutex<dyn NativeListener>> = Arc::new(Mutex::new(map));
             machine.listen_to_native_code(&listener);
         }
+        machine.set_inputs(self.inputs);
         match self.vm {
             Some(vm) => machine.accelerate(vm)?,
             None if self.uses_host_clock => machine.use_host_clock(),
@@ -380,6 +436,17 @@ fn console(config: &MachineConfig, echo: bool, alarm: &Arc<Alarm>) -> Result<Con
 fn has_tsc_deadline(model: &Model) -> bool {
     let leaf = model.leaves.iter().find(|l| l.leaf == 1);
     leaf.is_some_and(|l| l.ecx & CPUID_1_ECX_TSC_DEADLINE != 0)
+}
+
+/// The guest's real-time clock at its start, in seconds since 1970.
+///
+/// # Errors
+/// The environment sets one that is not a number.
+pub fn start_date(config: &MachineConfig) -> anyhow::Result<u64> {
+    match config.start_date {
+        Some(date) => Ok(date),
+        None => Ok(source_date_epoch()?.unwrap_or(EPOCH)),
+    }
 }
 
 /// The date in seconds since 1970 that the environment sets for reproducible results.

@@ -63,7 +63,7 @@
 //! | [`accel`] | the choice of the accelerator |
 //! | [`machine`], [`network`] | run loops; networks and their TAP devices |
 //! | [`board`], [`boot`], [`config`], [`console`], [`vcpu`] | the parts of a machine |
-//! | [`kvm`], `perf_map` | KVM; names of native code for perf |
+//! | [`kvm`], `perf_map`, [`inputs`] | KVM; names of native code for perf; recorded inputs |
 //! | [`memory`] | guest RAM |
 //! | [`layout`] | addresses |
 
@@ -74,6 +74,7 @@ pub mod board;
 pub mod boot;
 pub mod config;
 pub mod console;
+pub mod inputs;
 pub mod kvm;
 pub mod launch;
 pub mod layout;

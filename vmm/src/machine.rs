@@ -25,6 +25,7 @@ use vbts_devices::{DmaObserver, Shared, lock};
 
 use crate::board::{Board, VcpuPlatform};
 use crate::console::Console;
+use crate::inputs::{Inputs, Progress, RecordedEnd};
 use crate::kvm::{KvmVcpu, Vm};
 use crate::memory::{self, GuestMemory};
 use crate::vcpu::{HandoverStats, Vcpu};
@@ -48,6 +49,8 @@ pub enum End {
     Off,
     /// A processor has reached a probe with [`vbts_cpu::ProbeAction::Stop`].
     Stop,
+    /// The recording that is replayed ends here, and the guest did not end the run.
+    Recorded,
 }
 
 /// The host's side of a run. It reads the guest's output and gives it input.
@@ -102,6 +105,9 @@ pub struct Machine {
     host_clock: Option<HostClock>,
     vm: Option<Vm>,
     schedule: Schedule,
+    inputs: Inputs,
+    /// Virtual time in ns at which the run loop stops for an event of the host.
+    event_at: Option<u64>,
     /// The host time that the runs have taken, if it is measured.
     host_time: Option<HostTime>,
 }
@@ -164,6 +170,8 @@ impl Machine {
             host_clock: None,
             vm: None,
             schedule: Schedule::default(),
+            inputs: Inputs::default(),
+            event_at: None,
             host_time: None,
         })
     }
@@ -233,6 +241,41 @@ impl Machine {
     /// Hands over what the logs have, and logs no more.
     pub fn end_recording(&mut self) {
         self.vcpus.iter_mut().for_each(Vcpu::end_log);
+    }
+
+    /// Records the inputs of the run, or takes them out of a recording.
+    pub(crate) fn set_inputs(&mut self, inputs: Inputs) {
+        self.inputs = inputs;
+    }
+
+    /// Records the end of a run with the exit status `status`. The `reason` is that of the host, if
+    /// the guest did not end the run. Returns the size of the recording in bytes.
+    ///
+    /// # Errors
+    /// The recording cannot be written.
+    pub fn record_end(&self, status: u8, reason: Option<&str>) -> Result<u64, Failure> {
+        self.inputs.record_end(self.progress(), status, reason)
+    }
+
+    /// Compares the end of a replay with that of the recorded run, which it returns.
+    ///
+    /// # Errors
+    /// They differ.
+    pub fn compare_end(&self) -> Result<RecordedEnd, Failure> {
+        self.inputs.compare_end(self.progress())
+    }
+
+    fn progress(&self) -> Progress {
+        let mut registers = crc32fast::Hasher::new();
+        for vcpu in &self.vcpus {
+            let state = postcard::to_allocvec(&vcpu.soft().cpu.state());
+            registers.update(&state.unwrap_or_default());
+        }
+        Progress {
+            time: self.schedule.now,
+            instructions: self.instructions(),
+            registers: registers.finalize(),
+        }
     }
 
     /// The board.

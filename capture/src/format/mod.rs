@@ -83,6 +83,24 @@ impl Format for Raw {
     fn event(&mut self, _task: &Task, _event: &Event, _out: &mut Vec<u8>) {}
 }
 
+/// Nothing, for a program that is not traced.
+#[derive(Debug, Default)]
+pub struct Nothing;
+
+impl Format for Nothing {
+    fn branches(
+        &mut self,
+        _task: &Task,
+        branches: &[Branch],
+        _symbols: &mut Symbolizer,
+        _out: &mut Vec<u8>,
+    ) -> usize {
+        branches.len()
+    }
+
+    fn event(&mut self, _task: &Task, _event: &Event, _out: &mut Vec<u8>) {}
+}
+
 /// Branches as in [`Raw`], and everything else in another format, for an index beside them.
 #[derive(Debug)]
 pub struct RawWithIndex<F>(pub F);

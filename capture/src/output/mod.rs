@@ -32,6 +32,8 @@ pub enum TraceTo {
     File(PathBuf),
     /// To a file for each task in a directory.
     Directory(PathBuf),
+    /// Nowhere: no branches are recorded.
+    Nowhere,
 }
 
 /// What is written to standard output.
@@ -43,6 +45,9 @@ pub enum StdoutUse {
     Both,
     /// The trace. What the program writes there goes to standard error.
     Trace,
+    /// What the program writes there. It passes through `vbts` even if it is a file, so that a
+    /// replay can write it again.
+    Recorded,
 }
 
 /// Where a stream of the program goes.
@@ -61,6 +66,7 @@ pub enum StreamOutput {
 enum TraceOutput {
     Stream(Output),
     Files(Box<TaskFiles>),
+    Nothing,
 }
 
 /// The destinations of the trace and of the program's output.
@@ -109,6 +115,7 @@ impl Destination {
             TraceTo::Stdout => TraceOutput::Stream(Output::stdout()?),
             TraceTo::File(path) => TraceOutput::Stream(Output::open(path)?),
             TraceTo::Directory(path) => TraceOutput::Files(Box::new(TaskFiles::create(path)?)),
+            TraceTo::Nowhere => TraceOutput::Nothing,
         };
         Ok(Self {
             trace,
@@ -150,6 +157,7 @@ impl Destination {
         match &self.trace {
             TraceOutput::Stream(output) => output.truncate(),
             TraceOutput::Files(files) => files.truncate(),
+            TraceOutput::Nothing => Ok(()),
         }
     }
 
@@ -168,6 +176,7 @@ impl Destination {
         match &mut self.trace {
             TraceOutput::Stream(output) => output.observe(monitor.clone()),
             TraceOutput::Files(files) => files.observe(monitor),
+            TraceOutput::Nothing => {}
         }
     }
 
@@ -185,6 +194,7 @@ impl Destination {
         match &mut self.trace {
             TraceOutput::Stream(output) => output.write_units(bytes, self.unit),
             TraceOutput::Files(files) => files.write(task, bytes, self.unit),
+            TraceOutput::Nothing => Ok(()),
         }
     }
 
@@ -196,6 +206,7 @@ impl Destination {
         match &mut self.trace {
             TraceOutput::Stream(output) => output.write_units(bytes, self.unit),
             TraceOutput::Files(files) => files.write_index(bytes),
+            TraceOutput::Nothing => Ok(()),
         }
     }
 
@@ -204,6 +215,7 @@ impl Destination {
         match &self.trace {
             TraceOutput::Stream(output) => output.written(),
             TraceOutput::Files(files) => files.written(),
+            TraceOutput::Nothing => 0,
         }
     }
 
@@ -213,7 +225,7 @@ impl Destination {
     /// The file of the task cannot be created.
     pub(crate) fn task_event(&mut self, task: &Task, event: &Event) -> Result<(), OutputError> {
         match &mut self.trace {
-            TraceOutput::Stream(_) => Ok(()),
+            TraceOutput::Stream(_) | TraceOutput::Nothing => Ok(()),
             TraceOutput::Files(files) => files.event(task, event),
         }
     }

@@ -48,8 +48,13 @@ impl Streams {
         let mut streams = Self::default();
         streams.add_terminal(inherited, stdout)?;
         let find = |number| inherited.iter().find(|i| i.number == number);
-        // The trace writes to this open file, too, and does not know what the program writes.
-        let shared = find(1).filter(|_| stdout != StdoutUse::Program);
+        // The trace writes to this open file, too, and does not know what the program writes. In a
+        // recorded run, the recording has what the program writes.
+        let piped: &[u32] = match stdout {
+            StdoutUse::Program => &[],
+            StdoutUse::Both | StdoutUse::Trace => &[1],
+            StdoutUse::Recorded => &[1, 2],
+        };
         for (at, descriptor) in inherited.iter().enumerate() {
             let fd = descriptor.number;
             if fd == 1 && stdout == StdoutUse::Trace {
@@ -61,7 +66,12 @@ impl Streams {
             });
             let kind = if matches!(descriptor.kind, Kind::Terminal(_)) {
                 streams.kind(descriptor)?
-            } else if shared.is_some_and(|shared| shared.is_same_open_file(descriptor)) {
+            } else if piped
+                .iter()
+                .filter_map(|number| find(*number))
+                .any(|piped| piped.is_same_open_file(descriptor))
+                && (earlier.is_none() || stdout != StdoutUse::Recorded)
+            {
                 streams.pipe(descriptor)?
             } else if let Some(earlier) = earlier {
                 let fd = earlier.number;
@@ -92,7 +102,8 @@ impl Streams {
     }
 
     fn add_terminal(&mut self, inherited: &[Inherited], stdout: StdoutUse) -> io::Result<()> {
-        self.terminal = Terminal::find(inherited, stdout != StdoutUse::Program)?;
+        let shared = matches!(stdout, StdoutUse::Both | StdoutUse::Trace);
+        self.terminal = Terminal::find(inherited, shared)?;
         let Some(terminal) = &self.terminal else {
             return Ok(());
         };
@@ -308,6 +319,21 @@ mod tests {
             assert_eq!(kinds(&streams), expected);
             assert!(streams.files.is_empty());
         }
+    }
+
+    #[test]
+    fn the_output_of_a_recorded_program_passes_through_pipes() {
+        let [first, second] = [0, 1].map(|_| tempfile::tempfile().unwrap());
+        let copy = || first.try_clone().unwrap().into();
+        let same = inherited(vec![(1, copy()), (2, copy())]);
+        let streams = Streams::new(&same, StdoutUse::Recorded).unwrap();
+        let expected = [(1, StreamKind::Output), (2, StreamKind::Same { fd: 1 })];
+        assert_eq!(kinds(&streams), expected);
+        let two = inherited(vec![(1, copy()), (2, second.into())]);
+        let streams = Streams::new(&two, StdoutUse::Recorded).unwrap();
+        let expected = [(1, StreamKind::Output), (2, StreamKind::Output)];
+        assert_eq!(kinds(&streams), expected);
+        assert!(streams.files.is_empty());
     }
 
     #[test]

@@ -18,6 +18,7 @@ use vbts_host::exit::{Failure, say};
 use vbts_host::input::ReadOutcome;
 use vbts_host::{Alarm, Event, Input};
 use vbts_vmm::board::Board;
+use vbts_vmm::inputs::Inputs;
 use vbts_vmm::machine::RunObserver;
 
 /// The most input that one answer carries, in bytes.
@@ -27,7 +28,7 @@ const INPUT_CHECK_INTERVAL: u64 = 1_000_000;
 /// Host time for which the guest may drain its buffers when the run ends early.
 const DRAIN_TIME: Duration = Duration::from_secs(2);
 /// Index of the agent's port on its console device.
-const AGENT_PORT: usize = 0;
+pub(super) const AGENT_PORT: usize = 0;
 
 /// Connects the agent inside the guest to the host: sends it the job, input and signals.
 #[derive(Debug)]
@@ -45,6 +46,10 @@ pub struct AgentConnection {
     next_check: u64,
     /// Frames for which the port had no room yet.
     outbox: Vec<u8>,
+    /// Bytes of `outbox` that are recorded.
+    recorded: usize,
+    /// Records what the agent gets.
+    log: Inputs,
     alarm: Arc<Alarm>,
     /// The program was sent a signal.
     signalled: bool,
@@ -75,6 +80,8 @@ impl AgentConnection {
             terminal: None,
             next_check: 0,
             outbox: Vec::new(),
+            recorded: 0,
+            log: Inputs::default(),
             alarm,
             signalled: false,
             ended_by: None,
@@ -86,6 +93,11 @@ impl AgentConnection {
     pub fn connect_terminal(&mut self, mut terminal: Terminal) {
         terminal.update();
         self.terminal = Some(terminal);
+    }
+
+    /// Records what the agent gets.
+    pub fn record(&mut self, inputs: Inputs) {
+        self.log = inputs;
     }
 
     /// Shows the number of branches on `progress`.
@@ -120,8 +132,13 @@ impl AgentConnection {
         if self.outbox.is_empty() {
             return;
         }
+        let new = self.outbox.get(self.recorded..).unwrap_or_default();
+        if !new.is_empty() {
+            self.log.record_input(new);
+        }
         let (taken, effects) = lock(&self.port).push_input(AGENT_PORT, &self.outbox);
         self.outbox.drain(..taken);
+        self.recorded = self.outbox.len();
         board.apply(effects);
     }
 

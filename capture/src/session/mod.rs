@@ -6,11 +6,13 @@
 //! | `messages`, `error` | the contents of messages, and what is wrong with them |
 //! | `notes` | processes that outlive the program, and files whose changes are lost |
 //! | `agent_connection` | the other half: sends the job, standard input and signals |
+//! | `replay_connection` | the other half in a replay |
 
 mod agent_connection;
 mod error;
 mod messages;
 mod notes;
+mod replay_connection;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -25,6 +27,7 @@ pub use agent_connection::AgentConnection;
 pub use error::SessionError;
 use messages::{MAX_NAME, about_a_task, code_source};
 pub use notes::Notes;
+pub use replay_connection::ReplayConnection;
 
 use crate::guest_records::GuestRecords;
 use crate::output::stderr_is_file;
@@ -38,6 +41,7 @@ use vbts_host::Alarm;
 use vbts_host::escape::printable;
 use vbts_host::terminal::Keys;
 use vbts_symbols::elf::MAX_BUILD_ID;
+use vbts_vmm::inputs::Inputs;
 
 /// A request for input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -87,6 +91,7 @@ pub struct Session {
     /// Notes go to standard error.
     reports: bool,
     terminal: Option<Restorer>,
+    inputs: Inputs,
     error: Option<SessionError>,
 }
 
@@ -130,8 +135,14 @@ impl Session {
             ended: false,
             notes: Notes::default(),
             terminal: None,
+            inputs: Inputs::default(),
             error: None,
         })
+    }
+
+    /// Notes what the agent sends in a recording, or compares it with one.
+    pub fn set_inputs(&mut self, inputs: Inputs) {
+        self.inputs = inputs;
     }
 
     /// How the program ended, or `None` if it has not.
@@ -396,6 +407,7 @@ impl Session {
 
 impl ByteSink for Session {
     fn put(&mut self, bytes: &[u8]) -> usize {
+        self.inputs.note_output(bytes);
         if self.error.is_none() {
             self.decoder.push(bytes);
             self.error = self.take_frames().err();

@@ -116,7 +116,7 @@ pub(crate) fn run(config: &RunConfig) -> Result<u8, Failure> {
     let is_stopped = matches!(ended, Ok(End::Stop));
     let mut outcome = ended.map(|end| match end {
         End::Status(status) => status,
-        End::Reset | End::Off | End::Stop => 0,
+        End::Reset | End::Off | End::Stop | End::Recorded => 0,
     });
     terminal.restore();
     if let Some((config, recording)) = recording.as_ref().zip(frontend.recording.take()) {

@@ -12,7 +12,7 @@ use vbts_vmm::launch::source_date_epoch;
 const LATEST: i64 = 8_277_292_035;
 
 /// Parses seconds since 1970, or a date of RFC 3339 with or without a time.
-pub(super) fn parse(text: &str) -> Result<i64, String> {
+pub(crate) fn parse(text: &str) -> Result<i64, String> {
     let seconds = if let Ok(seconds) = text.parse::<i64>() {
         seconds
     } else if let Ok(date) = text.parse::<NaiveDate>() {

@@ -8,7 +8,8 @@ use vbts_trace::Run;
 
 use crate::kernel_file;
 use crate::options::name_of;
-use vbts_capture::format::{Btrace, Format, Json, Raw, RawWithIndex, Text};
+use vbts_capture::format::{Btrace, Format, Json, Nothing, Raw, RawWithIndex, Text};
+use vbts_capture::output::TraceTo;
 use vbts_capture::{TraceConfig, TraceFormat};
 use vbts_host::exit::Failure;
 use vbts_vmm::accel::Accel;
@@ -25,6 +26,9 @@ pub(super) fn format(
     job: &Job,
     kernel: &KernelFiles,
 ) -> Result<Box<dyn Format>, Failure> {
+    if config.output == TraceTo::Nowhere {
+        return Ok(Box::new(Nothing));
+    }
     let json = Json::new(accel, config.sched);
     Ok(match config.format {
         TraceFormat::Text => Box::new(Text::new(config.sched)),

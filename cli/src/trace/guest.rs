@@ -11,7 +11,7 @@ use rustix::fs::FileType;
 use vbts_devices::virtio::console::{Console, ConsolePort};
 use vbts_devices::virtio::mmio::MmioTransport;
 use vbts_devices::{Shared, lock, shared};
-use vbts_protocol::{Job, PORT_NAME, Scope};
+use vbts_protocol::{FILES_TAG, Job, PORT_NAME, ROOT_TAG, Scope};
 
 use super::format::format;
 use super::job;
@@ -19,6 +19,7 @@ use crate::file_uses::FileUses;
 use crate::kernel_file;
 use crate::own_program;
 use crate::progress::progress;
+use crate::recording::{GuestFacts, NewRecording, ReplayedStreams};
 use crate::rescue;
 use vbts_capture::kernel_code::KernelText;
 use vbts_capture::output::TraceTo;
@@ -36,6 +37,7 @@ use vbts_host::root::Root;
 use vbts_host::{Event, OutputError};
 use vbts_symbols::Symbolizer;
 use vbts_vmm::config::{Initrd, KernelConfig};
+use vbts_vmm::inputs::Inputs;
 use vbts_vmm::launch::{KernelFiles, Launch, SharedWrites};
 use vbts_vmm::machine::{End, Machine};
 
@@ -52,6 +54,8 @@ pub(super) struct TracedGuest {
     job: Job,
     /// What the program reads, by stream.
     inputs: BTreeMap<u32, File>,
+    /// All inputs of the run, as they are recorded.
+    logged: Inputs,
     terminal: Option<Terminal>,
     progress: ProgressBar,
     /// The summary goes to standard error.
@@ -62,11 +66,19 @@ pub(super) struct TracedGuest {
 
 impl TracedGuest {
     /// Finds the program and the files of the guest, opens the destination, and adds the devices.
+    /// The inputs of the run go to `recording`.
     ///
     /// # Errors
     /// See [`Failure`].
-    pub(super) fn new(config: &TraceConfig, mut launch: Launch) -> Result<Self, Failure> {
+    pub(super) fn new(
+        config: &TraceConfig,
+        recording: Option<&NewRecording>,
+        mut launch: Launch,
+    ) -> Result<Self, Failure> {
         config.check()?;
+        if recording.is_some() {
+            launch.check_recordable()?;
+        }
         check_proc()?;
         let root = open_root(config)?;
         let cwd = job::working_directory(&root)?;
@@ -82,6 +94,7 @@ impl TracedGuest {
         let program = root.path().join(path.strip_prefix("/").unwrap_or(&path));
         file_uses(config, &program, &files).check()?;
 
+        let is_traced = config.output != TraceTo::Nowhere;
         let readable = config.format == TraceFormat::Text;
         let mut streams = streams(config)?;
         let mut destination = Destination::new(&config.output, config.stdout_use())?;
@@ -94,12 +107,14 @@ impl TracedGuest {
             );
         }
         let terminal = streams.terminal.as_ref().map(Terminal::stream);
-        destination.connect(std::mem::take(&mut streams.outputs), terminal);
+        let outputs = std::mem::take(&mut streams.outputs);
+        let replayed = ReplayedStreams::new(&outputs, terminal);
+        destination.connect(outputs, terminal);
         let shares = launch.shares()?;
         let job = job::job(config, &cwd, job::guest_shares(&shares, &root)?, &streams)?;
         let mut symbols = Symbolizer::new(root, &cwd);
         let filters = config.filters.clone();
-        if readable || !config.quiet || filters.have_names() {
+        if is_traced && (readable || !config.quiet || filters.have_names()) {
             let vbts = &mut own_program();
             let started = symbols.start_reader(vbts, launch.is_confined());
             started.context("Cannot start the process that reads symbols")?;
@@ -114,6 +129,25 @@ impl TracedGuest {
             image: files.kernel,
             append: String::new(),
         })?;
+        let inputs = match recording {
+            None => Inputs::default(),
+            Some(recording) => {
+                let tags = shares.iter().map(|share| share.tag.clone());
+                let facts = GuestFacts {
+                    kernel: kernel.path().display().to_string(),
+                    append: kernel.append().to_owned(),
+                    program: name.display().to_string(),
+                    is_32_bit: arch == Arch::I386,
+                    shares: std::iter::once(ROOT_TAG.to_owned())
+                        .chain(tags)
+                        .chain((!streams.files.is_empty()).then(|| FILES_TAG.to_owned()))
+                        .collect(),
+                    streams: replayed,
+                };
+                recording.begin(config, &facts, &kernel)?
+            }
+        };
+        launch.set_inputs(inputs.clone())?;
         // All threads start after this, and all other files are open.
         launch.restrict_files()?;
         let progress = progress_bar(config, &destination);
@@ -140,8 +174,9 @@ impl TracedGuest {
             let watched = launch.alarm().watch_terminal();
             watched.context("Cannot watch the terminal")?;
         }
-        let session = Session::start(memory, options, positions, launch.alarm())
+        let mut session = Session::start(memory, options, positions, launch.alarm())
             .context("Cannot start a thread for the trace")?;
+        session.set_inputs(inputs.clone());
         let session = shared(session);
 
         // The agent's port is the first device: the order gives the devices their addresses.
@@ -160,6 +195,7 @@ impl TracedGuest {
             port,
             job,
             inputs: streams.inputs,
+            logged: inputs,
             terminal: streams.terminal,
             progress,
             reports: !config.quiet,
@@ -182,6 +218,7 @@ impl TracedGuest {
         }
         let session = self.session.clone();
         let mut connection = AgentConnection::new(session, self.port, self.job, self.inputs, alarm);
+        connection.record(self.logged);
         let restorer = self.terminal.as_ref().map(Terminal::restorer);
         if let Some(terminal) = self.terminal {
             connection.connect_terminal(terminal);
@@ -238,6 +275,7 @@ impl TracedGuest {
                     End::Reset => "by a reset".into(),
                     End::Off => "by switching itself off".into(),
                     End::Stop => "at a probe".into(),
+                    End::Recorded => "with its recording".into(),
                 };
                 let reason = format!("the guest ended {how} before the program did");
                 Some(machine.crashed(&reason))
@@ -259,7 +297,7 @@ fn file_uses(config: &TraceConfig, program: &Path, files: &GuestFiles) -> FileUs
     uses.reads("--kernel", &files.kernel);
     uses.reads("the agent", &files.agent);
     match &config.output {
-        TraceTo::Stdout => {}
+        TraceTo::Stdout | TraceTo::Nowhere => {}
         TraceTo::File(path) => uses.writes("--output", path),
         TraceTo::Directory(path) => uses.writes("--output", &path.join(INDEX)),
     }
@@ -312,7 +350,7 @@ fn progress_bar(config: &TraceConfig, destination: &Destination) -> ProgressBar 
     let drawn = is_piped || io::stdout().is_terminal() || destination.trace_is_terminal();
     progress(
         "{spinner} {elapsed} {human_pos} records",
-        !config.quiet && !drawn,
+        config.output != TraceTo::Nowhere && !config.quiet && !drawn,
     )
 }
 

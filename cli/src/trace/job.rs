@@ -9,6 +9,7 @@ use rustix::fs::Mode;
 use vbts_protocol::{Bytes, Job, Leads, Limit, Resource, Share, Trace};
 
 use super::date;
+use vbts_capture::output::TraceTo;
 use vbts_capture::program::Terminal;
 use vbts_capture::{Streams, TraceConfig};
 use vbts_host::exit::Failure;
@@ -159,7 +160,7 @@ pub(super) fn job(
             process_group::group(),
         ),
         terminal,
-        trace: Some(Trace {
+        trace: (config.output != TraceTo::Nowhere).then_some(Trace {
             buffer_size: config.buffer.0,
             sched: config.sched,
             scope: config.scope,

@@ -18,8 +18,10 @@ mod options;
 mod report;
 mod run;
 
-pub(crate) use options::TraceArgs;
+pub(crate) use date::parse as parse_date;
+pub(crate) use options::{TraceArgs, wait_all};
 pub(crate) use report::{Reported, TraceDirectory, trace_and_report};
+pub(crate) use run::{finish, run_recorded};
 use vbts_host::exit::Failure;
 
 /// Runs the command.

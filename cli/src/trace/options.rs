@@ -196,7 +196,7 @@ values! {
 }
 
 /// The parser of `--wait`: whether the run ends with the last process.
-fn wait_all() -> impl TypedValueParser<Value = bool> {
+pub(crate) fn wait_all() -> impl TypedValueParser<Value = bool> {
     one_of(vec![
         (true, "all", "All processes that the program has started"),
         (

@@ -40,6 +40,7 @@ mod ptrace_bts;
 mod random_programs;
 mod real_programs;
 mod record;
+mod recordings;
 mod sandbox;
 mod save_restore;
 mod scope;

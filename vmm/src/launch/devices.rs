@@ -88,6 +88,15 @@ impl Launch {
         Ok(())
     }
 
+    /// Adds the shares of a recorded run, by their tags in the order of their devices.
+    ///
+    /// # Errors
+    /// The board has no room.
+    pub fn add_replayed_shares(&mut self, tags: &[String]) -> Result<(), Failure> {
+        let mut tags = tags.iter();
+        Ok(tags.try_for_each(|tag| self.board.add_replayed_share(tag))?)
+    }
+
     /// Gives the guest `files`, which this process has open.
     ///
     /// # Errors

@@ -5,12 +5,16 @@
 //! same.
 //!
 //! Nothing that the guest observes depends on the host's clock, except input that arrives after the
-//! guest has asked for it, and signals.
+//! guest has asked for it, and signals. All of that is an input of the run ([`crate::inputs`]).
+//!
+//! An event of the host, such as a signal, interrupts a processor wherever it is. That has no
+//! effect on the guest. It sets a virtual time soon after, at which the run loop stops as at a
+//! deadline and handles the event, so that a replay can stop there, too.
 
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use vbts_cpu::{Exit, Signals};
+use vbts_cpu::Exit;
 use vbts_devices::lock;
 
 use super::{End, MAX_SLEEPS_WITH_INTERRUPTS_OFF, Machine, RunObserver};
@@ -21,9 +25,11 @@ use vbts_host::exit::Failure;
 /// Length of a processor's turn in ns while others can run: far shorter than any timeout of the
 /// kernel, and long enough to amortise a switch.
 const TURN: u64 = 20_000;
-/// Turns that a processor runs at once while no other can run. Their number bounds the time until a
-/// request to another processor ([`Signals::KICK`]) is seen.
+/// Turns that a processor runs at once while no other can run. Their number bounds the time until
+/// an event of the host is seen that has interrupted another processor.
 const TURNS_ALONE: u64 = 50;
+/// Time in ns from an event of the host to the stop at which it is handled.
+const EVENT_DELAY: u64 = 1;
 
 /// The position of the run loop: with the states of the processors and the devices it decides how
 /// the machine continues.
@@ -75,12 +81,26 @@ impl Machine {
             sandbox.enter()?;
         }
         loop {
-            let deadline = self.board.next_deadline().unwrap_or(u64::MAX);
-            let exit = self.run_turn(deadline.min(pause))?;
+            if self.inputs.is_replay() {
+                self.event_at = self.inputs.next_stop();
+                // Events of the host end a replay, and are no inputs.
+                if self.alarm.has_pending() {
+                    self.status().take_events(observer)?;
+                }
+            } else if self.alarm.has_pending() {
+                self.expect_event();
+            }
+            let exit = self.run_turn(self.next_deadline().min(pause))?;
+            self.inputs.check()?;
             match exit {
                 Exit::Shutdown => return Err(self.status().shut_down()),
                 Exit::Stop => return Ok(Some(End::Stop)),
-                Exit::Kick => self.status().take_events(observer)?,
+                Exit::Kick => {
+                    if !self.inputs.is_replay() {
+                        self.expect_event();
+                    }
+                    continue;
+                }
                 Exit::Halt { interrupts_off } => {
                     if interrupts_off {
                         self.schedule.sleeps_with_interrupts_off += 1;
@@ -102,10 +122,19 @@ impl Machine {
             if exit != Exit::Bus {
                 lock(&self.console).flush();
             }
-            self.board.tick(self.schedule.now);
-            if exit != Exit::Kick {
-                observer.after_exit(&self.board, self.schedule.now)?;
+            let now = self.schedule.now;
+            self.board.tick(now);
+            self.inputs.exit(now, || self.progress());
+            if self.event_at.take_if(|at| *at <= now).is_some() && !self.inputs.is_replay() {
+                self.inputs.set_event(true);
+                self.status().take_events(observer)?;
+                self.inputs.set_event(false);
             }
+            if self.inputs.are_over() {
+                return Ok(Some(End::Recorded));
+            }
+            observer.after_exit(&self.board, now)?;
+            self.inputs.check()?;
             if let Some(end) = self.status().ended()? {
                 return Ok(Some(end));
             }
@@ -113,6 +142,18 @@ impl Machine {
                 return Ok(None);
             }
         }
+    }
+
+    /// The virtual time in ns at which the run loop has to do something next.
+    fn next_deadline(&self) -> u64 {
+        let deadlines = [self.board.next_deadline(), self.event_at];
+        deadlines.into_iter().flatten().min().unwrap_or(u64::MAX)
+    }
+
+    /// Stops soon for an event of the host.
+    fn expect_event(&mut self) {
+        let at = self.schedule.now.saturating_add(EVENT_DELAY);
+        self.event_at.get_or_insert(at);
     }
 
     /// Runs the processor that has its turn, up to `deadline` in ns. Returns [`Exit::Halt`] only if
@@ -185,14 +226,9 @@ impl Machine {
         }
     }
 
-    /// Whether processor `cpu` has an instruction to execute or a request to return from its loop.
+    /// Whether processor `cpu` has an instruction to execute.
     fn can_run(&self, cpu: usize) -> bool {
-        let kicked = self
-            .board
-            .signals()
-            .get(cpu)
-            .is_some_and(|signals| signals.get() & Signals::KICK != 0);
-        kicked || self.vcpus.get(cpu).is_some_and(|vcpu| !vcpu.is_idle())
+        self.vcpus.get(cpu).is_some_and(|vcpu| !vcpu.is_idle())
     }
 
     /// Advances time, while all processors are halted, to the next deadline or to the arrival of
@@ -203,25 +239,42 @@ impl Machine {
         interrupts_off: bool,
     ) -> Result<(), Failure> {
         let (now, deadline) = (self.schedule.now, self.board.next_deadline());
-        let awaited = !observer.awaited_inputs().is_empty() && !interrupts_off;
-        match deadline {
-            Some(deadline) if !awaited => self.schedule.now = deadline,
-            None if !awaited => return Err(self.status().no_wakeup_source()),
-            _ => {
-                observer.idle()?;
-                let limit = deadline.map(|at| Duration::from_nanos(at.saturating_sub(now)));
-                let began = Instant::now();
-                let awaited = observer.awaited_inputs();
-                let woken = awaited.is_empty() || !self.events.wait(&awaited, limit)?.timer;
-                self.status().take_events(observer)?;
-                let slept = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-                let until = if woken {
-                    now.saturating_add(slept)
-                } else {
-                    u64::MAX
-                };
-                self.schedule.now = until.min(deadline.unwrap_or(now.saturating_add(slept)));
+        if let Some(until) = self.inputs.take_wait(now) {
+            observer.idle()?;
+            self.schedule.now = until;
+            return Ok(());
+        }
+        let waits = self.event_at.is_none()
+            && !interrupts_off
+            && !self.inputs.is_replay()
+            && !observer.awaited_inputs().is_empty();
+        if !waits {
+            if deadline.is_none() && self.event_at.is_none() {
+                return Err(self.status().no_wakeup_source());
             }
+            self.schedule.now = self.next_deadline().max(now);
+            return Ok(());
+        }
+        observer.idle()?;
+        self.inputs.flush();
+        let limit = deadline.map(|at| Duration::from_nanos(at.saturating_sub(now)));
+        let began = Instant::now();
+        let awaited = observer.awaited_inputs();
+        let woken = awaited.is_empty() || !self.events.wait(&awaited, limit)?.timer;
+        if self.alarm.is_pending() {
+            self.expect_event();
+        }
+        let slept = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let until = if woken {
+            now.saturating_add(slept)
+        } else {
+            u64::MAX
+        };
+        let until = until.min(deadline.unwrap_or(now.saturating_add(slept)));
+        self.inputs.record_wait(now, until);
+        self.schedule.now = until;
+        if let Some(at) = &mut self.event_at {
+            *at = until.saturating_add(EVENT_DELAY);
         }
         Ok(())
     }

@@ -1,0 +1,125 @@
+//! `vbts record`: runs a program in a guest, and keeps what comes in from outside.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use clap::{ArgAction, Args};
+use vbts_capture::output::TraceTo;
+use vbts_capture::{TraceConfig, TraceFormat};
+use vbts_host::exit::Failure;
+use vbts_vmm::config::{Accelerator, MachineConfig};
+use vbts_vmm::memory::Size;
+
+use crate::options::{EXIT_STATUS, MachineArgs};
+use crate::recording::NewRecording;
+use crate::trace::{parse_date, run_recorded, wait_all};
+
+/// Default maximum size of a recording.
+const DEFAULT_MAX_SIZE: Size = Size(4 << 30);
+
+/// Arguments of `vbts record`.
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_STATUS, override_usage = "vbts record [OPTIONS] -- PROGRAM [ARG]...")]
+pub(crate) struct RecordArgs {
+    /// Machine options.
+    #[command(flatten)]
+    pub machine: MachineArgs,
+    /// Guest kernel (default: $VBTS_KERNEL, else the one that was built with vbts)
+    #[arg(long, value_name = "FILE", help_heading = "Machine options")]
+    pub kernel: Option<PathBuf>,
+    /// Write the recording to FILE (default: the name of the program, with .vbts)
+    #[arg(short, long, value_name = "FILE", help_heading = "Recording options")]
+    pub output: Option<PathBuf>,
+    /// Replace FILE if it exists
+    #[arg(long, help_heading = "Recording options")]
+    pub force: bool,
+    /// End the run when the recording has SIZE bytes
+    #[arg(
+        long,
+        value_name = "SIZE",
+        default_value_t = DEFAULT_MAX_SIZE,
+        help_heading = "Recording options"
+    )]
+    pub max_size: Size,
+    /// Whose end ends the run. The exit status is that of the first process
+    #[arg(
+        long = "wait",
+        action = ArgAction::Set,
+        value_parser = wait_all(),
+        value_name = "PROCESSES",
+        default_value = "all",
+        help_heading = "Recording options"
+    )]
+    pub wait_all: bool,
+    /// Date of the guest at its boot: seconds since 1970, or a date such as 2026-01-31 or
+    /// 2026-01-31T12:00:00Z (default: $SOURCE_DATE_EPOCH, else the host's date)
+    #[arg(
+        long,
+        value_name = "TIME",
+        allow_negative_numbers = true,
+        value_parser = parse_date,
+        help_heading = "Recording options"
+    )]
+    pub epoch: Option<i64>,
+    /// Print no messages except errors
+    #[arg(long, help_heading = "Recording options")]
+    pub quiet: bool,
+    /// Program to run, and its arguments
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        value_name = "PROGRAM",
+        value_hint = clap::ValueHint::CommandWithArguments
+    )]
+    pub program: Vec<OsString>,
+}
+
+impl RecordArgs {
+    /// The configuration of the run, which is not traced.
+    fn config(&self) -> TraceConfig {
+        let machine = self.machine.config_of_trace();
+        TraceConfig {
+            machine: MachineConfig {
+                accelerator: match machine.accelerator {
+                    // Only the software CPU has virtual time.
+                    Accelerator::Auto => Accelerator::Soft,
+                    named => named,
+                },
+                ..machine
+            },
+            kernel: self.kernel.clone(),
+            format: TraceFormat::Raw,
+            output: TraceTo::Nowhere,
+            wait_all: self.wait_all,
+            epoch: self.epoch,
+            quiet: self.quiet,
+            ..TraceConfig::new(&self.program)
+        }
+    }
+
+    fn recording(&self) -> NewRecording {
+        let path = self.output.clone().unwrap_or_else(|| {
+            let program = self.program.first().map(Path::new);
+            let name = program.and_then(Path::file_name).unwrap_or_default();
+            let mut name = name.to_owned();
+            name.push(".vbts");
+            name.into()
+        });
+        NewRecording {
+            path,
+            force: self.force,
+            max_size: self.max_size.0,
+            quiet: self.quiet,
+        }
+    }
+}
+
+/// Runs the command. The exit status is that of the program.
+///
+/// # Errors
+/// See [`Failure`].
+pub(crate) fn main(args: &RecordArgs) -> Result<u8, Failure> {
+    let recording = args.recording();
+    recording.check()?;
+    run_recorded(&args.config(), Some(&recording))
+}

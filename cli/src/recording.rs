@@ -1,0 +1,257 @@
+//! Recordings of runs: what `vbts record` writes before the guest starts, and what `vbts replay`
+//! reads there.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{BufReader, ErrorKind};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, anyhow};
+use serde::{Deserialize, Serialize};
+use vbts_capture::TraceConfig;
+use vbts_capture::output::StreamOutput;
+use vbts_host::exit::{Failure, say};
+use vbts_recording::{Header, Item, Reader, Writer};
+use vbts_vmm::config::MachineConfig;
+use vbts_vmm::inputs::Inputs;
+use vbts_vmm::launch::{KernelFiles, start_date};
+use vbts_vmm::machine::Machine;
+
+/// The numbers of the guest's files in a recording.
+mod file {
+    pub(super) const KERNEL: u8 = 0;
+    pub(super) const INITRD: u8 = 1;
+    pub(super) const COUNT: u8 = 2;
+}
+
+/// The facts about a guest that a replay needs, beside the configuration of its machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct GuestFacts {
+    /// The path that the kernel's file had.
+    pub kernel: String,
+    /// Words that were added to the kernel's command line.
+    pub append: String,
+    /// The program.
+    pub program: String,
+    /// The guest's kernel is a 32-bit one.
+    pub is_32_bit: bool,
+    /// The tags of the shares, in the order of their devices.
+    pub shares: Vec<String>,
+    /// The streams of the program.
+    pub streams: ReplayedStreams,
+}
+
+/// Where a replay writes what the program writes to its streams.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ReplayedStreams {
+    /// The streams that go to standard output.
+    stdout: Vec<u32>,
+    /// The streams that go to standard error.
+    stderr: Vec<u32>,
+    /// The stream that is the program's terminal.
+    pub terminal: Option<u32>,
+}
+
+impl ReplayedStreams {
+    /// The streams of a run whose streams go to `outputs`. One of them may be its `terminal`.
+    pub(crate) fn new(outputs: &BTreeMap<u32, StreamOutput>, terminal: Option<u32>) -> Self {
+        let mut streams = Self {
+            terminal,
+            ..Self::default()
+        };
+        for (number, output) in outputs {
+            match output {
+                StreamOutput::Stdout => streams.stdout.push(*number),
+                StreamOutput::Stderr => streams.stderr.push(*number),
+                StreamOutput::Other(_) => {}
+            }
+        }
+        streams
+    }
+
+    /// Where the streams go. Others are not written.
+    pub(crate) fn outputs(&self) -> BTreeMap<u32, StreamOutput> {
+        let stdout = self.stdout.iter().map(|n| (*n, StreamOutput::Stdout));
+        let stderr = self.stderr.iter().map(|n| (*n, StreamOutput::Stderr));
+        stdout.chain(stderr).collect()
+    }
+}
+
+/// A file for a new recording.
+#[derive(Debug)]
+pub(crate) struct NewRecording {
+    /// Its path.
+    pub path: PathBuf,
+    /// It may replace another file.
+    pub force: bool,
+    /// Its maximum size in bytes.
+    pub max_size: u64,
+    /// No messages.
+    pub quiet: bool,
+}
+
+impl NewRecording {
+    /// Checks that the file replaces no other one, before the guest is prepared.
+    ///
+    /// # Errors
+    /// It does.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        match self.path.symlink_metadata() {
+            Ok(_) if !self.force => Err(self.exists().into()),
+            _ => Ok(()),
+        }
+    }
+
+    fn exists(&self) -> anyhow::Error {
+        let name = self.path.display();
+        anyhow!("{name} exists: -o FILE names another file, and --force replaces this one")
+    }
+
+    /// Creates the file, which only its owner can read.
+    fn create(&self) -> anyhow::Result<File> {
+        let name = self.path.display();
+        if self.force {
+            match std::fs::remove_file(&self.path) {
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    return Err(error).with_context(|| format!("Cannot replace {name}"));
+                }
+                _ => {}
+            }
+        }
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true).mode(0o600);
+        match options.open(&self.path) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => Err(self.exists()),
+            opened => opened.with_context(|| format!("Cannot create {name}")),
+        }
+    }
+
+    /// Creates the file, and writes the configuration and the files of the guest that `facts`
+    /// describe, which boots `kernel`.
+    ///
+    /// # Errors
+    /// The file exists or cannot be written.
+    pub(crate) fn begin(
+        &self,
+        config: &TraceConfig,
+        facts: &GuestFacts,
+        kernel: &KernelFiles,
+    ) -> Result<Inputs, Failure> {
+        let machine = MachineConfig {
+            start_date: Some(start_date(&config.machine)?),
+            ..config.machine.clone()
+        };
+        let words = std::env::args_os().map(|word| word.display().to_string());
+        let directory = std::env::current_dir().unwrap_or_default();
+        let header = Header {
+            writer: concat!("vbts ", env!("CARGO_PKG_VERSION")).into(),
+            command: words.collect(),
+            directory: directory.display().to_string(),
+            machine: serde_json::to_value(machine).map_err(anyhow::Error::from)?,
+            guest: serde_json::to_value(facts).map_err(anyhow::Error::from)?,
+            ..Header::default()
+        };
+        let file = self.create()?;
+        let write = || {
+            let mut writer = Writer::new(file, &header, self.max_size)?;
+            writer.file(file::KERNEL, kernel.image())?;
+            writer.file(file::INITRD, kernel.initrd().unwrap_or_default())?;
+            writer.item(&Item::Boot)?;
+            writer.flush()?;
+            Ok::<_, vbts_recording::Error>(writer)
+        };
+        let writer = write().context("Cannot write the recording")?;
+        if !self.quiet {
+            say(format_args!(
+                "recording in {}: it contains the files that the program reads, its environment, \
+                 and all that is typed",
+                self.path.display()
+            ));
+        }
+        Ok(Inputs::recorded(writer))
+    }
+
+    /// Writes the end of the run of `machine`, which has ended so. Returns `outcome`.
+    ///
+    /// # Errors
+    /// The run has failed, or the file cannot be written.
+    pub(crate) fn end(
+        &self,
+        machine: &Machine,
+        outcome: Result<u8, Failure>,
+    ) -> Result<u8, Failure> {
+        let status = outcome
+            .as_ref()
+            .map_or_else(Failure::status, |status| *status);
+        let reason = match &outcome {
+            Ok(_) | Err(Failure::Guest { .. }) => None,
+            Err(failure) => Some(failure.to_string()),
+        };
+        match (machine.record_end(status, reason.as_deref()), &outcome) {
+            (Ok(bytes), _) if !self.quiet => {
+                say(format_args!("{} has {bytes} bytes", self.path.display()));
+            }
+            // The first failure decides the exit status.
+            (Ok(_), _) | (Err(_), Err(_)) => {}
+            (Err(failure), Ok(_)) => return Err(failure),
+        }
+        outcome
+    }
+}
+
+/// A recording to replay.
+#[derive(Debug)]
+pub(crate) struct OldRecording {
+    /// The machine of the recorded run.
+    pub machine: MachineConfig,
+    /// The facts about its guest.
+    pub facts: GuestFacts,
+    /// The kernel that it booted.
+    pub kernel: KernelFiles,
+    /// Its inputs.
+    pub inputs: Inputs,
+}
+
+impl OldRecording {
+    /// Opens the recording `path`, up to its inputs.
+    ///
+    /// # Errors
+    /// The file cannot be read, or this program cannot replay it.
+    pub(crate) fn open(path: &Path) -> anyhow::Result<Self> {
+        let name = path.display();
+        let file = File::open(path).with_context(|| format!("Cannot open {name}"))?;
+        let read = Reader::new(BufReader::new(file));
+        let (header, mut reader) = read.with_context(|| format!("Cannot replay {name}"))?;
+        let facts: Result<(MachineConfig, GuestFacts), _> = serde_json::from_value(header.machine)
+            .and_then(|machine| serde_json::from_value(header.guest).map(|facts| (machine, facts)));
+        let (recorded, facts) =
+            facts.with_context(|| format!("Cannot replay {name}: its configuration is damaged"))?;
+        let files = reader.files(file::COUNT);
+        let mut files = files
+            .with_context(|| format!("Cannot read the guest's files of {name}"))?
+            .into_iter();
+        let (image, initrd) = (files.next(), files.next());
+        let kernel = KernelFiles::recorded(
+            PathBuf::from(&facts.kernel),
+            image.unwrap_or_default(),
+            initrd.filter(|initrd| !initrd.is_empty()),
+            facts.append.clone(),
+        );
+        // Only what decides the guest's behaviour. No file of the host is named here.
+        let machine = MachineConfig {
+            bts: recorded.bts,
+            model: recorded.model,
+            memory: recorded.memory,
+            processors: recorded.processors,
+            start_date: recorded.start_date,
+            ..MachineConfig::default()
+        };
+        Ok(Self {
+            machine,
+            facts,
+            kernel,
+            inputs: Inputs::replayed(reader),
+        })
+    }
+}
