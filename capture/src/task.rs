@@ -3,8 +3,8 @@
 use vbts_protocol::Scope;
 use vbts_trace::Branch;
 
-/// Number of branches that a report about a task shows.
-pub const RECENT: usize = 32;
+/// Number of branches that are kept of a task, to say how it came where it is.
+pub const RECENT: usize = 1024;
 
 /// A traced process or thread. In the trace of a machine, it stands for a processor.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -108,10 +108,10 @@ pub(crate) mod tests {
         recent.push(&many, Scope::User);
         let expected: Vec<Branch> = (2..2 + RECENT as u64).map(branch).collect();
         assert_eq!(recent.branches(), expected);
-        let many: Vec<Branch> = (100..200).map(branch).collect();
+        let many: Vec<Branch> = (100..200 + RECENT as u64).map(branch).collect();
         recent.push(&many, Scope::User);
         assert_eq!(recent.branches().len(), RECENT);
-        assert_eq!(recent.branches().last(), Some(&branch(199)));
+        assert_eq!(recent.branches().last(), Some(&branch(199 + RECENT as u64)));
     }
 
     #[test]

@@ -55,5 +55,6 @@ pub use connection::COMMAND;
 pub use debug_files::debuginfod_cache;
 pub use mapped_files::{MappedFiles, Problem, Problems};
 pub use protocol::{Answer, CodePlace, FunctionKind, FunctionRange, Wanted};
+pub use reader::is_linkage;
 pub use symbolizer::Symbolizer;
 pub use unnamed::Unnamed;

@@ -166,6 +166,16 @@ impl Symbolizer {
         process.mappings = mappings;
     }
 
+    /// The name of the mapping of an address of process `pid`: mostly the path of a file.
+    pub fn file(&self, pid: u32, address: u64) -> Option<&str> {
+        let process = match self.current.pid == pid {
+            true => &self.current,
+            false => self.others.get(&pid)?,
+        };
+        let mapping = maps::find(&process.mappings, address)?;
+        Some(&mapping.name)
+    }
+
     /// Forgets process `pid`, which has ended.
     pub fn remove(&mut self, pid: u32) {
         self.take(pid);

@@ -7,8 +7,9 @@
 //! | `merge` | the order of the records of several tasks |
 //! | `tail`, `snapshot` | the last branches, and the state of the tasks before them |
 //! | `formatting_sink` | the last stage: formats and writes |
-//! | `report` | reports about single tasks |
+//! | `report`, `callers` | reports about single tasks; what has called them |
 
+mod callers;
 mod formatting_sink;
 pub(crate) mod merge;
 pub(crate) mod queue;

@@ -7,10 +7,11 @@ use iced_x86::{Decoder, DecoderOptions, FastFormatter, Instruction};
 use syscalls::Sysno;
 use vbts_cpu::model::Requirement;
 use vbts_protocol::REGISTERS;
-use vbts_trace::Crash;
+use vbts_trace::{Branch, Crash};
 
+use super::callers::{self, Callers};
 use crate::format::text::{push_branch, push_place};
-use crate::task::Task;
+use crate::task::{RECENT, Task};
 use vbts_host::escape::printable;
 use vbts_host::exit::signal_name;
 use vbts_symbols::Symbolizer;
@@ -26,6 +27,10 @@ const USER_CS: u64 = 0x33;
 
 /// Registers in a line of a report.
 const REGISTERS_PER_LINE: usize = 4;
+
+/// Number of branches and of callers that a report about a crash shows.
+const SHOWN: usize = 32;
+const SHOWN_CALLERS: usize = 16;
 
 /// `si_code` of a signal that the kernel has raised for an exception without an address.
 const SI_KERNEL: i32 = 0x80;
@@ -77,6 +82,9 @@ pub(crate) fn of_crash(task: &Task, crash: &Crash, symbols: &mut Symbolizer) -> 
     {
         let _ = writeln!(text, "  {}", processors_with(&requirement));
     }
+    let all = task.recent.branches();
+    let callers = Callers::of(task, symbols);
+    write_callers(&mut text, task, &callers, symbols);
     let registers: Vec<(&str, u64)> = REGISTERS
         .into_iter()
         .zip(crash.registers.iter().copied())
@@ -89,8 +97,50 @@ pub(crate) fn of_crash(task: &Task, crash: &Crash, symbols: &mut Symbolizer) -> 
         }
         text.push('\n');
     }
-    last_branches(&mut text, task, usize::MAX, symbols);
+    // A program that ends itself is interesting up to its call of what does that.
+    let aborted = (signal == libc::SIGABRT && crash.code <= 0)
+        .then(|| own_call(&callers, task, rip, symbols))
+        .flatten();
+    let is_before = |at: &&usize| aborted.is_none_or(|call| **at <= call);
+    let shown: Vec<Branch> = (callers.shown.iter().filter(is_before))
+        .filter_map(|at| all.get(*at).copied())
+        .collect();
+    let what = aborted.and_then(|call| callers::name_at(symbols, task, all.get(call)?.to));
+    let what = what.map_or(String::new(), |name| format!(" up to its call of {name}"));
+    last_branches(&mut text, task, &shown, SHOWN, &what, symbols);
     text
+}
+
+/// Appends the calls that have led to where `task` is.
+fn write_callers(text: &mut String, task: &Task, callers: &Callers, symbols: &mut Symbolizer) {
+    if callers.open.is_empty() {
+        return;
+    }
+    // Writing to a `String` does not fail.
+    let _ = writeln!(text, "  called from:");
+    let all = task.recent.branches();
+    for call in callers.open.iter().rev().take(SHOWN_CALLERS) {
+        if let Some(call) = all.get(*call) {
+            let _ = writeln!(text, "    {}", place(symbols, task, call.from));
+        }
+    }
+    if all.len() >= RECENT {
+        let _ = writeln!(
+            text,
+            "    (these are in its last {RECENT} branches: `vbts report tail` has the whole stack)"
+        );
+    }
+}
+
+/// The innermost open call in the program's own file, or else in another file than that of `rip`.
+fn own_call(callers: &Callers, task: &Task, rip: u64, symbols: &Symbolizer) -> Option<usize> {
+    let all = task.recent.branches();
+    let file = |at: &usize| symbols.file(task.process, all.get(*at)?.from);
+    let last = symbols.file(task.process, rip);
+    let mut open = callers.open.iter().rev();
+    let own = open.find(|at| file(at).is_some_and(|file| file.as_bytes() == task.name));
+    let mut open = callers.open.iter().rev();
+    own.or_else(|| open.find(|at| file(at) != last)).copied()
 }
 
 /// A task at the end of a run that has ended before it did.
@@ -132,7 +182,8 @@ pub(crate) fn of_standing(
         }
         None => writeln!(text, "{}", printable(syscall)),
     };
-    last_branches(&mut text, task, branches, symbols);
+    let all = task.recent.branches();
+    last_branches(&mut text, task, all, branches, "", symbols);
     text
 }
 
@@ -186,9 +237,16 @@ fn processors_with(requirement: &Requirement) -> String {
     }
 }
 
-/// Appends the last branches of `task`, at most `limit`.
-fn last_branches(text: &mut String, task: &Task, limit: usize, symbols: &mut Symbolizer) {
-    let all = task.recent.branches();
+/// Appends the last ones of the branches `all` of `task`, at most `limit`, with a title that ends
+/// with `what`.
+fn last_branches(
+    text: &mut String,
+    task: &Task,
+    all: &[Branch],
+    limit: usize,
+    what: &str,
+    symbols: &mut Symbolizer,
+) {
     let shown = all
         .get(all.len().saturating_sub(limit)..)
         .unwrap_or_default();
@@ -196,7 +254,7 @@ fn last_branches(text: &mut String, task: &Task, limit: usize, symbols: &mut Sym
         return;
     }
     // Writing to a `String` does not fail.
-    let _ = writeln!(text, "  its last {} branches:", shown.len());
+    let _ = writeln!(text, "  its last {} branches{what}:", shown.len());
     for branch in shown {
         let mut out = Vec::new();
         push_branch(symbols, task.process, branch, &mut out);
@@ -210,7 +268,6 @@ mod tests {
     use crate::format::tests::symbols;
     use crate::task::tests::task;
     use vbts_protocol::Scope;
-    use vbts_trace::Branch;
 
     fn mapped() -> Symbolizer {
         let mut symbols = symbols();

@@ -30,6 +30,12 @@ pub(super) struct Stub {
     pub is_header: bool,
 }
 
+/// Whether a label names code between a call and the function that is meant: a stub, the header
+/// of the procedure linkage table, or the resolver.
+pub fn is_linkage(name: &str) -> bool {
+    name.ends_with("@plt") || name == ".plt" || is_resolver(name.as_bytes())
+}
+
 /// Whether the function with this name finds the function that a stub is for.
 pub(super) fn is_resolver(name: &[u8]) -> bool {
     RESOLVERS.iter().any(|resolver| name.starts_with(resolver))

@@ -21,6 +21,8 @@ mod symbol_table;
 mod units;
 mod unwind;
 
+pub use linkage::is_linkage;
+
 use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;

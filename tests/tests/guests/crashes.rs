@@ -1,6 +1,6 @@
 //! What a report says about the instruction that a program crashes with.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use nix::sys::signal::Signal;
 use vbts_tests::machine::{self, Machine, TestModule};
@@ -14,6 +14,7 @@ fn trials(module: &str) -> Vec<Trial> {
         &[
             ("an_illegal_instruction_names_processors", illegal),
             ("code_of_32_bits_is_disassembled_as_such", compatibility),
+            ("an_abort_names_what_has_called_it", abort),
             ("a_program_cannot_use_the_agents_port", exit_port),
         ],
     )
@@ -59,6 +60,63 @@ fn compatibility(machine: &Machine) -> Result<()> {
     for wanted in [": mov eax,[0x10]\n", "cs     0000000000000023"] {
         ensure!(stderr.contains(wanted), "no {wanted}: {stderr}");
     }
+    Ok(())
+}
+
+/// The branches before a program ends itself are its own, and not those with which the dynamic
+/// linker finds `abort` and the C library executes it.
+fn abort(machine: &Machine) -> Result<()> {
+    const SOURCE: &str = r"
+        #include <stdlib.h>
+        volatile int count;
+        __attribute__((noinline)) static void check(int number)
+        {
+            if (number > 20)
+                abort();
+            count += number;
+        }
+        int main(void)
+        {
+            for (int number = 0; number < 40; number++)
+                check(number);
+            return 0;
+        }";
+    let directory = tempfile::tempdir()?;
+    let source = directory.path().join("aborts.c");
+    std::fs::write(&source, SOURCE)?;
+    let flags = ["-O1", "-g", "-Wl,-z,lazy"];
+    let program = programs::gcc(&source, &directory.path().join("aborts"), &flags)?;
+    let output = directory.path().join("trace");
+    let run = machine.trace("raw", &output, &[], &[program])?;
+    let stderr = run.expect(128 + Signal::SIGABRT as i32)?.stderr;
+    let lines: Vec<&str> = stderr.lines().collect();
+    let position = |text: &str| {
+        let found = lines.iter().position(|line| line.contains(text));
+        found.with_context(|| format!("no {text}: {stderr}"))
+    };
+    let callers = position("  called from:")?;
+    let abort = position("abort+0x")?;
+    let [check, main] = lines.get(abort + 1..abort + 3).unwrap_or_default() else {
+        anyhow::bail!("{stderr}");
+    };
+    ensure!(callers < abort, "{stderr}");
+    ensure!(
+        check.contains(" check+0x") && check.contains("aborts.c:7)"),
+        "{stderr}"
+    );
+    ensure!(
+        main.contains(" main+0x") && main.contains("aborts.c:13)"),
+        "{stderr}"
+    );
+    let branches = position("  its last 32 branches up to its call of abort:")?;
+    let shown = lines.get(branches + 1..branches + 33).unwrap_or_default();
+    let is_own = |line: &&&str| line.contains("aborts");
+    ensure!(shown.iter().filter(is_own).count() == 32, "{stderr}");
+    ensure!(
+        shown
+            .last()
+            .is_some_and(|last| last.contains("-> ") && last.contains("abort@plt"))
+    );
     Ok(())
 }
 

@@ -479,6 +479,7 @@ fn crash(machine: &Machine) -> Result<()> {
             ": mov dword ptr [rdi],0x1\n",
             "rdi    0000000000000010",
             "its last 32 branches:",
+            "  called from:\n",
             "main+0x",
         ] {
             ensure!(run.stderr.contains(wanted), "no {wanted}: {}", run.stderr);
