@@ -76,6 +76,12 @@ impl ReplayedStreams {
         let stderr = self.stderr.iter().map(|n| (*n, StreamOutput::Stderr));
         stdout.chain(stderr).collect()
     }
+
+    /// All of the streams on standard error: something else is on standard output.
+    pub(crate) fn on_stderr(&self) -> BTreeMap<u32, StreamOutput> {
+        let streams = self.stdout.iter().chain(&self.stderr);
+        streams.map(|n| (*n, StreamOutput::Stderr)).collect()
+    }
 }
 
 /// A file for a new recording.
@@ -205,6 +211,10 @@ impl NewRecording {
 pub(crate) struct OldRecording {
     /// The machine of the recorded run.
     pub machine: MachineConfig,
+    /// The words of its command line.
+    pub command: Vec<String>,
+    /// Its working directory.
+    pub directory: String,
     /// The facts about its guest.
     pub facts: GuestFacts,
     /// The kernel that it booted.
@@ -249,6 +259,8 @@ impl OldRecording {
         };
         Ok(Self {
             machine,
+            command: header.command,
+            directory: header.directory,
             facts,
             kernel,
             inputs: Inputs::replayed(reader),

@@ -233,8 +233,15 @@ impl Machine {
             for vcpu in &mut self.vcpus {
                 vcpu.attach_log(log());
             }
-        } else if let Some(vcpu) = self.vcpus.get_mut(self.schedule.cpu()) {
-            vcpu.attach_log(log());
+        } else {
+            self.record_in(log());
+        }
+    }
+
+    /// Logs the branches in `log`, of processors that take turns.
+    pub fn record_in(&mut self, log: Box<BranchLog>) {
+        if let Some(vcpu) = self.vcpus.get_mut(self.schedule.cpu()) {
+            vcpu.attach_log(log);
         }
     }
 

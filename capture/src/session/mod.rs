@@ -17,6 +17,7 @@ mod replay_connection;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use vbts_devices::{ByteSink, GuestRam};
@@ -77,6 +78,8 @@ pub struct Session {
     ready: bool,
     /// The program has started.
     started: bool,
+    /// The ID of the first task of a program that is not traced; 0 before it has started.
+    program: Arc<AtomicU32>,
     /// The guest's CLOCK_MONOTONIC in the last message that had it, until it is taken.
     time: Option<u64>,
     /// The program has stopped at its terminal.
@@ -127,6 +130,7 @@ impl Session {
             writer: Writer::start(options, alarm.clone())?,
             ready: false,
             started: false,
+            program: Arc::default(),
             time: None,
             stopped: false,
             wanted_input: BTreeMap::new(),
@@ -148,6 +152,11 @@ impl Session {
     /// How the program ended, or `None` if it has not.
     pub fn ending(&self) -> Option<ExitStatus> {
         self.ending
+    }
+
+    /// The ID of the first task of a program that is not traced; 0 before it has started.
+    pub fn program(&self) -> Arc<AtomicU32> {
+        self.program.clone()
     }
 
     /// The thread that writes the trace, for a thread that cannot wait for this session.
@@ -298,8 +307,9 @@ impl Session {
                     let version = printable(version.as_bytes());
                     return Err(SessionError::Version(version));
                 }
-                ToHost::Started { .. } => {
+                ToHost::Started { pid } => {
                     self.started = true;
+                    self.program.store(pid, Ordering::Relaxed);
                     continue;
                 }
                 ToHost::Output { fd, bytes } => Work::Output {

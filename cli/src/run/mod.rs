@@ -20,6 +20,7 @@ use super::rescue;
 use frontend::ConsoleFrontend;
 pub(crate) use options::RunArgs;
 use record::RecordConfig;
+pub(crate) use record::log_scope;
 use vbts_capture::RunEnd;
 use vbts_capture::kernel_code::KernelText;
 use vbts_capture::machine::Recording;

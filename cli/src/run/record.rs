@@ -286,7 +286,8 @@ impl<'a> KernelSymbols<'a> {
     }
 }
 
-fn log_scope(scope: Scope) -> LogScope {
+/// The branches of `scope`.
+pub(crate) fn log_scope(scope: Scope) -> LogScope {
     match scope {
         Scope::User => LogScope::USER,
         Scope::Kernel => LogScope::KERNEL,

@@ -24,6 +24,8 @@ fn trials(module: &str) -> Vec<Trial> {
         &[
             ("programs_and_their_processes", programs),
             ("several_processors_and_without_native_code", processors),
+            ("branches_are_those_of_a_trace", branches),
+            ("branches_of_the_machine", machine_branches),
             ("files_of_the_host_are_not_needed", files),
             ("input_comes_at_its_time", input),
             ("signals_come_at_their_times", signals),
@@ -104,6 +106,79 @@ fn processors(machine: &Machine) -> Result<()> {
     ensure!(recorded.run.status == Some(7), "{:?}", recorded.run);
     recorded.compare(machine, &[])?;
     recorded.compare(machine, &["--jit", "off"])
+}
+
+/// Programs whose branches do not depend on the time.
+const STEADY: [&[&str]; 3] = [
+    &["/bin/echo", "text"],
+    &["/bin/ls", "/usr"],
+    &["/usr/bin/python3", "-S", "-c", "print(sum(range(1000)))"],
+];
+
+/// The raw records of `program` on the software processor.
+fn trace(machine: &Machine, output: &Path, options: &[&str], program: &[&str]) -> Result<Vec<u8>> {
+    let mut command = machine.command(["trace", "--accel", "soft", "--format", "raw", "--output"]);
+    command.arg(output).args(options).arg("--").args(program);
+    machine::finish(command)?.expect(0)?;
+    Ok(fs::read(output)?)
+}
+
+fn branches(machine: &Machine) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let [traced, first, second] = ["traced", "first", "second"].map(|n| directory.path().join(n));
+    for (program, processors) in STEADY.iter().flat_map(|p| [(p, "1"), (p, "4")]) {
+        let options = ["--smp", processors, "--epoch", "7"];
+        let expected = trace(machine, &traced, &options, program)?;
+        ensure!(expected.len() > 1000 && expected.len() % 24 == 0);
+        let recorded = Recorded::new(machine, &options, program)?;
+        for output in [&first, &second] {
+            let output = output.to_str().context("a path")?;
+            let options = ["--format", "raw", "--output", output];
+            let run = replay(machine, &recorded.file(), &options)?.expect(0)?;
+            ensure!(run.stdout == recorded.run.stdout, "{run:?}");
+            let found = fs::read(output)?;
+            let same = expected
+                .iter()
+                .zip(&found)
+                .take_while(|(a, b)| a == b)
+                .count();
+            ensure!(
+                found == expected,
+                "{program:?} on {processors}: {} of {} records; the first {} are the same",
+                found.len() / 24,
+                expected.len() / 24,
+                same / 24
+            );
+        }
+    }
+    // On standard output, without a file.
+    let recorded = Recorded::new(machine, &["--epoch", "7"], STEADY[0])?;
+    let run = replay(
+        machine,
+        &recorded.file(),
+        &["--format", "raw", "--jit", "off"],
+    )?;
+    let run = run.expect(0)?;
+    let expected = trace(machine, &traced, &["--epoch", "7"], STEADY[0])?;
+    ensure!(
+        run.stdout == expected && run.stderr == "text\n",
+        "{}",
+        run.stderr
+    );
+    Ok(())
+}
+
+fn machine_branches(machine: &Machine) -> Result<()> {
+    let recorded = Recorded::new(machine, &["--smp", "2"], &["/bin/sh", "-c", SCRIPT])?;
+    let file = recorded.directory.path().join("run.btrace");
+    let output = file.to_str().context("a path")?;
+    let options = ["--scope", "all", "--output", output];
+    replay(machine, &recorded.file(), &options)?.expect(7)?;
+    let report = machine.run(["report", "tasks", output])?.expect(0)?;
+    for name in ["sort", "tail", "swapper"] {
+        ensure!(report.printed().contains(name), "{}", report.printed());
+    }
+    Ok(())
 }
 
 fn files(machine: &Machine) -> Result<()> {

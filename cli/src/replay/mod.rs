@@ -1,14 +1,21 @@
 //! `vbts replay`: runs a recording again, without anything of the host.
+//!
+//! | module | contents |
+//! |---|---|
+//! | `records` | the branches of the run |
 
+mod records;
+
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow};
 use clap::Args;
 use vbts_capture::format::Nothing;
-use vbts_capture::output::{StdoutUse, TraceTo};
+use vbts_capture::output::{StdoutUse, StreamOutput, TraceTo};
 use vbts_capture::program::Positions;
-use vbts_capture::{Destination, Filters, Options, ReplayConnection, Session, TraceConfig};
+use vbts_capture::{Destination, Filters, Options, ReplayConnection, RunEnd, Session, TraceConfig};
 use vbts_cpu::NativeOptions;
 use vbts_devices::virtio::console::ConsolePort;
 use vbts_devices::{Shared, lock, shared};
@@ -20,9 +27,17 @@ use vbts_vmm::config::{Accelerator, JitMode, LogLevel, MachineConfig, SandboxMod
 use vbts_vmm::launch::Launch;
 use vbts_vmm::machine::{End, Machine};
 
-use crate::options::{EXIT_STATUS, default_of, named, seconds, start_logging};
-use crate::recording::OldRecording;
+use crate::options::{EXIT_STATUS, default_of, named, seconds, start_logging, values};
+use crate::recording::{OldRecording, ReplayedStreams};
 use crate::trace::finish;
+use records::{Opened, RecordFormat};
+
+values! {
+    RecordFormat {
+        Raw: "raw", "Records of 24 bytes, of the program's first task";
+        Btrace: "btrace", "Compressed, of the machine, for reports";
+    }
+}
 
 /// Arguments of `vbts replay`.
 #[derive(Debug, Args)]
@@ -37,6 +52,17 @@ pub(crate) struct ReplayArgs {
     /// Print no messages except errors
     #[arg(long)]
     pub quiet: bool,
+    /// Write the branches of the run: raw records of the program's first task, or a btrace file of
+    /// the machine (default: none, or btrace if the name of the output ends with .btrace)
+    #[arg(long, value_parser = named::<RecordFormat>(), value_name = "FORMAT", conflicts_with = "check", help_heading = "Trace options")]
+    pub format: Option<RecordFormat>,
+    /// Write the branches to FILE. By default they go to standard output, and the output of the
+    /// program to standard error
+    #[arg(long, value_name = "FILE", help_heading = "Trace options")]
+    pub output: Option<PathBuf>,
+    /// Which branches to record
+    #[arg(long, value_parser = named::<Scope>(), default_value = "user", help_heading = "Trace options")]
+    pub scope: Scope,
     /// Whether the software CPU makes native code of what runs often
     #[arg(long, value_parser = named::<JitMode>(), value_name = "MODE", default_value = default_of::<JitMode>(), help_heading = "Machine options")]
     pub jit: JitMode,
@@ -55,6 +81,32 @@ pub(crate) struct ReplayArgs {
 }
 
 impl ReplayArgs {
+    /// The branches to write.
+    fn records(&self) -> Result<Option<Opened>, Failure> {
+        let by_name = || {
+            let output = self.output.as_deref()?;
+            (output.extension()? == "btrace").then_some(RecordFormat::Btrace)
+        };
+        let output = self.output.as_deref();
+        match (self.format.or_else(by_name), output) {
+            (Some(format), path) => Opened::new(format, self.scope, path).map(Some),
+            (None, None) => Ok(None),
+            (None, Some(_)) => {
+                Err(anyhow!("--output: --format says what to write there, raw or btrace").into())
+            }
+        }
+    }
+
+    /// What becomes of the output of the program.
+    fn streams(&self, streams: &ReplayedStreams) -> BTreeMap<u32, StreamOutput> {
+        let to_stdout = self.format.is_some() && self.output.is_none();
+        match (self.check, to_stdout) {
+            (true, _) => BTreeMap::new(),
+            (false, true) => streams.on_stderr(),
+            (false, false) => streams.outputs(),
+        }
+    }
+
     /// The configuration of a replay of `machine`.
     fn machine(&self, machine: &MachineConfig) -> MachineConfig {
         MachineConfig {
@@ -76,6 +128,7 @@ impl ReplayArgs {
 pub(crate) fn main(args: &ReplayArgs) -> Result<u8, Failure> {
     let began = Instant::now();
     start_logging(args.log);
+    let records = args.records()?;
     let recording = OldRecording::open(&args.file)?;
     let config = TraceConfig {
         machine: args.machine(&recording.machine),
@@ -87,7 +140,7 @@ pub(crate) fn main(args: &ReplayArgs) -> Result<u8, Failure> {
         machine,
         session,
         ended,
-    } = run(&config, recording, args.check)?;
+    } = run(args, &config, recording, records)?;
     let (failure, is_cut) = match ended {
         Ok(End::Recorded) => (None, true),
         Ok(_) if lock(&session).ending().is_some() => (None, false),
@@ -142,20 +195,18 @@ struct Replayed {
     ended: Result<End, Failure>,
 }
 
-/// Replays `recording`. Nothing is written that the program has written if it is only `checked`.
-fn run(config: &TraceConfig, recording: OldRecording, checked: bool) -> Result<Replayed, Failure> {
-    let OldRecording {
-        facts,
-        kernel,
-        inputs,
-        ..
-    } = recording;
+/// Replays `recording`, and writes `records`.
+fn run(
+    args: &ReplayArgs,
+    config: &TraceConfig,
+    recording: OldRecording,
+    records: Option<Opened>,
+) -> Result<Replayed, Failure> {
+    let OldRecording { facts, inputs, .. } = &recording;
     let mut launch = Launch::new(&config.machine, false)?;
     launch.set_inputs(inputs.clone())?;
     let mut destination = Destination::new(&config.output, StdoutUse::Recorded)?;
-    if !checked {
-        destination.connect(facts.streams.outputs(), facts.streams.terminal);
-    }
+    destination.connect(args.streams(&facts.streams), facts.streams.terminal);
     let root = Root::open(Path::new("/")).context("Cannot open /")?;
     let options = Options {
         scope: Scope::User,
@@ -173,6 +224,7 @@ fn run(config: &TraceConfig, recording: OldRecording, checked: bool) -> Result<R
     let mut session = Session::start(memory, options, Positions::default(), launch.alarm())
         .context("Cannot start a thread for the output")?;
     session.set_inputs(inputs.clone());
+    let program = session.program();
     let session = shared(session);
     // The order of the devices gives them their addresses.
     let port = launch.board.add_console(vec![ConsolePort::named(
@@ -180,9 +232,25 @@ fn run(config: &TraceConfig, recording: OldRecording, checked: bool) -> Result<R
         Box::new(session.clone()),
     )])?;
     launch.add_replayed_shares(&facts.shares)?;
-    let mut machine = launch.boot(&kernel)?;
-    let mut connection = ReplayConnection::new(session.clone(), port, inputs);
-    let ended = machine.run(&mut connection);
+    let start = |records: Opened| records.start(&recording, &launch, program);
+    let mut records = records.map(start).transpose()?;
+    let mut machine = launch.boot(&recording.kernel)?;
+    if let Some(records) = &mut records {
+        records.attach(&mut machine);
+    }
+    let mut connection = ReplayConnection::new(session.clone(), port, inputs.clone());
+    let mut ended = machine.run(&mut connection);
+    if let Some(records) = records {
+        let end = match (&ended, lock(&session).ending()) {
+            (_, Some(status)) => RunEnd::Program(status),
+            (Err(failure), None) => RunEnd::of_failure(failure),
+            (Ok(_), None) => RunEnd::Stopped,
+        };
+        let finished = records.finish(&mut machine, end, args.quiet);
+        if let (Ok(_), Err(failure)) = (&ended, finished) {
+            ended = Err(failure);
+        }
+    }
     Ok(Replayed {
         machine,
         session,
