@@ -64,8 +64,8 @@ pub struct TraceConfig {
     pub format: TraceFormat,
     /// Destination of the trace.
     pub output: TraceTo,
-    /// A file that is written when the trace is complete, so that the run must not use it.
-    pub report_output: Option<PathBuf>,
+    /// Files that are written when the trace is complete, so that the run must not use them.
+    pub report_outputs: Vec<PathBuf>,
     /// Privilege levels of the branches to record.
     pub scope: Scope,
     /// Tasks to trace.
@@ -125,7 +125,7 @@ impl TraceConfig {
             program: program.into_iter().map(Into::into).collect(),
             format: TraceFormat::Text,
             output: TraceTo::Stdout,
-            report_output: None,
+            report_outputs: Vec::new(),
             scope: Scope::User,
             follow: Follow::All,
             wait_all: true,

@@ -7,6 +7,7 @@
 //! | `analysis`, `problems` | reports that count first, and what they lack |
 //! | `files`, `kernel`, `tasks` | the trace, the traced files and kernel, the tasks |
 //! | `process` | the process that makes the report |
+//! | `request` | a report as `vbts trace --report` asks for it |
 
 mod analysis;
 mod branches;
@@ -15,6 +16,7 @@ mod kernel;
 mod kinds;
 mod problems;
 mod process;
+mod request;
 mod tasks;
 
 use std::fs::File;
@@ -29,7 +31,9 @@ use vbts_trace::Reader;
 use super::file_uses::FileUses;
 use super::filters::FilterArgs;
 use super::options::{self, default_of, seconds};
-pub(crate) use kinds::{Kind, Opt, kind, named};
+use kinds::Opt;
+pub(crate) use kinds::{Kind, kind, named};
+pub(crate) use request::{ReportParser, ReportRequest};
 use tasks::TaskPattern;
 use vbts_host::exit::Failure;
 use vbts_vmm::config::SandboxMode;
@@ -79,7 +83,7 @@ pub(crate) struct ReportArgs {
     #[arg(long)]
     pub sched: bool,
     /// Write to FILE instead of standard output
-    #[arg(long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// End the report after this much time (fractions are allowed)
     #[arg(long, value_name = "SECONDS", default_value = "3600", allow_negative_numbers = true,
@@ -200,7 +204,7 @@ impl ReportArgs {
     }
 
     /// Refuses options that the report does not have, which would change nothing.
-    fn check_options(&self) -> anyhow::Result<()> {
+    pub(super) fn check_options(&self) -> anyhow::Result<()> {
         let given = [
             (Opt::Processor, self.processor.is_some()),
             (Opt::Sched, self.sched),

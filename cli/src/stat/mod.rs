@@ -29,10 +29,12 @@ pub(crate) fn main(args: &StatArgs) -> Result<u8, Failure> {
     let kind = report::named("stat").context("there is no report of counts")?;
     let directory = TraceDirectory::create()?;
     let counts = directory.file("stat.json");
-    let made = trace_and_report(args.config(), &directory, |trace| ReportArgs {
-        json: true,
-        output: Some(counts.clone()),
-        ..ReportArgs::new(kind, trace)
+    let made = trace_and_report(args.config(), &directory, None, |trace| {
+        vec![ReportArgs {
+            json: true,
+            output: Some(counts.clone()),
+            ..ReportArgs::new(kind, trace.into())
+        }]
     });
     let Reported {
         status: code,

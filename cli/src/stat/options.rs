@@ -27,7 +27,7 @@ pub(crate) struct StatArgs {
     #[arg(long, value_parser = named::<Follow>(), value_name = "TASKS", default_value = "all")]
     pub follow: Follow,
     /// Write the counts to FILE instead of standard error
-    #[arg(long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Write a JSON object with all functions, for --against
     #[arg(long)]
@@ -79,7 +79,7 @@ impl StatArgs {
             scope: self.scope,
             follow: self.follow,
             quiet: true,
-            report_output: self.output.clone(),
+            report_outputs: self.output.iter().cloned().collect(),
             ..TraceConfig::new(&self.program)
         }
     }

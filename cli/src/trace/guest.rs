@@ -301,7 +301,7 @@ fn file_uses(config: &TraceConfig, program: &Path, files: &GuestFiles) -> FileUs
         TraceTo::File(path) => uses.writes("--output", path),
         TraceTo::Directory(path) => uses.writes("--output", &path.join(INDEX)),
     }
-    if let Some(path) = &config.report_output {
+    for path in &config.report_outputs {
         uses.writes("--output", path);
     }
     uses

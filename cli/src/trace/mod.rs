@@ -8,7 +8,8 @@
 //! | `job` | what the agent in the guest executes |
 //! | `date` | the date at which the guest boots |
 //! | `format` | the format, and the facts about the run in a kept trace |
-//! | `report` | `--report`: a run and a report of it |
+//! | `report` | `--report`: a run and reports of it |
+//! | `summary` | what a run on a terminal shows, without further options |
 
 mod date;
 mod format;
@@ -17,6 +18,7 @@ mod job;
 mod options;
 mod report;
 mod run;
+mod summary;
 
 pub(crate) use date::parse as parse_date;
 pub(crate) use options::{TraceArgs, wait_all};
@@ -29,8 +31,11 @@ use vbts_host::exit::Failure;
 /// # Errors
 /// See [`Failure`].
 pub(crate) fn main(args: &TraceArgs) -> Result<u8, Failure> {
-    match args.report {
-        Some(kind) => report::main(args, kind),
-        None => run::run(&args.config()),
+    if !args.report.is_empty() {
+        report::main(args)
+    } else if summary::is_wanted(args) {
+        summary::main(args)
+    } else {
+        run::run(&args.config())
     }
 }

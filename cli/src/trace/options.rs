@@ -11,7 +11,7 @@ use vbts_protocol::{Follow, Scope};
 use super::date;
 use crate::filters::FilterArgs;
 use crate::options::{EXIT_STATUS, MachineArgs, named, one_of, values};
-use crate::report::{Kind, kind};
+use crate::report::{ReportParser, ReportRequest};
 use vbts_capture::config::DEFAULT_BUFFER;
 use vbts_capture::output::TraceTo;
 use vbts_capture::{Filters, TraceConfig, TraceFormat};
@@ -37,19 +37,22 @@ pub(crate) struct TraceArgs {
     pub format: Option<TraceFormat>,
     /// Write the trace to FILE. By default it goes to standard output: text together with the
     /// output of the program, other formats alone, with the output of the program on standard
-    /// error. With raw, FILE can be a directory (DIR/): it gets a file for each task, and an index
-    #[arg(long, value_name = "FILE", help_heading = "Trace options")]
+    /// error. On a terminal, without --format, a summary follows the output of the program, and the
+    /// trace is kept in ~/.cache/vbts. With raw, FILE can be a directory (DIR/): it gets a file for each task, and an index
+    #[arg(short, long, value_name = "FILE", help_heading = "Trace options")]
     pub output: Option<PathBuf>,
-    /// Answer a question from the trace, as `vbts report` does, instead of writing the trace: to
-    /// --output, or to standard output after the program has ended
+    /// Answer a question from the trace, as `vbts report` does: to --output, or to standard output
+    /// after the program has ended. WHAT can be followed by options of the report, as in --report
+    /// 'functions --limit 5', and --report can be repeated. The trace is kept if --output names a
+    /// .btrace file
     #[arg(
         long,
-        value_parser = kind(),
+        value_parser = ReportParser,
         value_name = "WHAT",
         conflicts_with = "format",
         help_heading = "Trace options"
     )]
-    pub report: Option<&'static Kind>,
+    pub report: Vec<ReportRequest>,
     /// --report diff: the trace that was kept of another run, with which this one is compared
     #[arg(
         long,
@@ -138,7 +141,7 @@ impl TraceArgs {
             program: self.program.clone(),
             format,
             output,
-            report_output: None,
+            report_outputs: Vec::new(),
             scope: self.scope,
             follow: self.follow.unwrap_or(match one_file {
                 true => Follow::None,

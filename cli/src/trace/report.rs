@@ -1,19 +1,19 @@
-//! `vbts trace --report`: traces a program, and makes a report of the trace.
+//! `vbts trace --report`: traces a program, and makes reports of the trace.
 //!
 //! A process that has run a guest can open no files any more. Another one therefore traces, and
 //! this one makes the report when that has ended.
 
 use std::os::unix::fs::DirBuilderExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread::{Builder, JoinHandle};
 
-use anyhow::{Context as _, anyhow};
+use anyhow::{Context as _, anyhow, bail};
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process, waitpid};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 
 use super::{TraceArgs, run};
-use crate::report::{self, Kind, Opt, ReportArgs};
+use crate::report::{self, ReportArgs, ReportRequest};
 use vbts_capture::output::TraceTo;
 use vbts_capture::{TraceConfig, TraceFormat};
 use vbts_host::HeldSignals;
@@ -50,51 +50,67 @@ impl Drop for TraceDirectory {
     }
 }
 
-/// Traces the program, and makes the report `kind` of the trace. The exit status is that of the
+/// Traces the program, and makes the reports that `args` ask for. The exit status is that of the
 /// program.
 ///
 /// # Errors
-/// The trace cannot be kept, or the report fails.
-pub(super) fn main(args: &TraceArgs, kind: &'static Kind) -> Result<u8, Failure> {
-    match (kind.options.contains(&Opt::Other), &args.against) {
-        (true, None) => {
-            let message = "--report diff: --against FILE names the trace to compare with";
-            return Err(anyhow!(message).into());
-        }
-        (true, Some(_)) | (false, None) => {}
-        (false, Some(_)) => {
-            return Err(anyhow!("--against: only --report diff compares two traces").into());
-        }
+/// The trace cannot be kept, or a report fails.
+pub(super) fn main(args: &TraceArgs) -> Result<u8, Failure> {
+    if args.against.is_some() && !args.report.iter().any(ReportRequest::compares) {
+        return Err(anyhow!("--against: only --report diff compares two traces").into());
     }
-    if let Some(output) = &args.output
-        && output
-            .extension()
-            .is_some_and(|extension| extension == "btrace")
-    {
-        let (output, name) = (output.display(), kind.name);
-        return Err(anyhow!(
-            "--output {output}: --report writes an answer, not a trace. `vbts trace --output \
-             {output}` keeps the trace, and `vbts report {name} {output}` answers from it"
-        )
-        .into());
+    let lacks_other = |report: &&ReportRequest| report.compares() && !report.names_other();
+    if args.against.is_none() && args.report.iter().any(|report| lacks_other(&report)) {
+        let message = "--report diff: --against FILE names the trace to compare with";
+        return Err(anyhow!(message).into());
     }
+    let (kept, output) = outputs(args)?;
     let directory = TraceDirectory::create()?;
+    let outputs = args
+        .report
+        .iter()
+        .filter_map(ReportRequest::output)
+        .chain(output);
     let config = TraceConfig {
-        report_output: args.output.clone(),
+        report_outputs: outputs.map(PathBuf::from).collect(),
         ..args.config()
     };
-    trace_and_report(config, &directory, |trace| {
-        let (file, other) = match &args.against {
-            Some(first) => (first.clone(), Some(trace)),
-            None => (trace, None),
+    let reports = |trace: &Path| {
+        let of_trace = |report: &ReportRequest| {
+            let against = args.against.as_deref().filter(|_| report.compares());
+            report.of_trace(trace, output, against)
         };
-        ReportArgs {
-            other,
-            output: args.output.clone(),
-            ..ReportArgs::new(kind, file)
-        }
-    })
-    .map(|made| made.status)
+        args.report.iter().map(of_trace).collect()
+    };
+    trace_and_report(config, &directory, kept, reports).map(|made| made.status)
+}
+
+/// The file that keeps the trace, and the file for the report without one, from `--output`.
+///
+/// # Errors
+/// There are several such reports.
+fn outputs(args: &TraceArgs) -> anyhow::Result<(Option<&Path>, Option<&Path>)> {
+    let output = args.output.as_deref();
+    let is_trace = |path: &&Path| {
+        path.extension()
+            .is_some_and(|extension| extension == "btrace")
+    };
+    if let Some(kept) = output.filter(is_trace) {
+        return Ok((Some(kept), None));
+    }
+    let without = args
+        .report
+        .iter()
+        .filter(|report| report.output().is_none());
+    let names: Vec<&str> = without.map(ReportRequest::name).collect();
+    match (output, names.as_slice()) {
+        (Some(path), [_, _, ..]) => bail!(
+            "--output {}: several reports need a file each, such as --report '{} --output FILE'",
+            path.display(),
+            names.first().unwrap_or(&"")
+        ),
+        (output, _) => Ok((None, output)),
+    }
 }
 
 /// The end of a run whose trace was to be reported.
@@ -105,18 +121,19 @@ pub(crate) struct Reported {
     pub is_complete: bool,
 }
 
-/// Traces as `config` says, except for the format and the output, with the trace in `directory`,
-/// and makes the report that `report` asks for of the file of the trace. The traced files are found
-/// as in the run.
+/// Traces as `config` says, except for the format and the output, with the trace in the file `kept`,
+/// or else in `directory`, and makes the reports of it that `reports` returns. The traced files are
+/// found as in the run.
 ///
 /// # Errors
-/// The trace cannot be kept, or the report fails.
+/// The trace cannot be kept, or a report fails.
 pub(crate) fn trace_and_report(
     mut config: TraceConfig,
     directory: &TraceDirectory,
-    report: impl FnOnce(PathBuf) -> ReportArgs,
+    kept: Option<&Path>,
+    reports: impl FnOnce(&Path) -> Vec<ReportArgs>,
 ) -> Result<Reported, Failure> {
-    let trace = directory.file("trace.btrace");
+    let trace = kept.map_or_else(|| directory.file("trace.btrace"), Path::to_path_buf);
     config.format = TraceFormat::Btrace;
     config.output = TraceTo::File(trace.clone());
     let code = run_in_child(&config)?;
@@ -128,22 +145,27 @@ pub(crate) fn trace_and_report(
             is_complete: false,
         });
     }
-    let args = ReportArgs {
-        root: config.root().into(),
-        kernel: config.kernel.clone(),
-        sandbox: config.machine.sandbox,
-        ..report(trace)
-    };
-    // A report that is not there matters more than the program's status.
-    Ok(match report::main(&args)? {
-        0 => Reported {
-            status: code,
-            is_complete: true,
-        },
-        status => Reported {
-            status,
-            is_complete: false,
-        },
+    for report in reports(&trace) {
+        let args = ReportArgs {
+            root: config.root().into(),
+            kernel: config.kernel.clone(),
+            sandbox: config.machine.sandbox,
+            ..report
+        };
+        // A report that is not there matters more than the program's status.
+        match report::main(&args)? {
+            0 => {}
+            status => {
+                return Ok(Reported {
+                    status,
+                    is_complete: false,
+                });
+            }
+        }
+    }
+    Ok(Reported {
+        status: code,
+        is_complete: true,
     })
 }
 

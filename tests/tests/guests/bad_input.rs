@@ -40,7 +40,7 @@ fn trials(module: &str) -> Vec<Trial> {
             ("elf_of_x32", elf_of_x32),
             ("elf_of_another_architecture", elf_of_another_architecture),
             ("truncated_elf", truncated_elf),
-            ("a_report_is_no_trace", report_as_trace),
+            ("a_report_is_no_trace", reports_in_one_file),
             ("no_such_kernel", no_such_kernel),
             ("not_a_kernel", not_a_kernel),
             ("truncated_kernel", truncated_kernel),
@@ -143,14 +143,26 @@ fn truncated_elf(machine: &Machine) -> Result<()> {
     complains(trace(machine, &path)?, CANNOT, &["recursion", "truncated"])
 }
 
-fn report_as_trace(machine: &Machine) -> Result<()> {
+fn reports_in_one_file(machine: &Machine) -> Result<()> {
     let directory = tempfile::tempdir()?;
-    let file = directory.path().join("a.btrace");
-    let mut command = machine.command(["trace", "--report", "functions", "--output"]);
-    command.arg(&file).args(["--", "/bin/true"]);
+    let file = directory.path().join("a");
+    let reports = ["trace", "--report", "functions", "--report", "calls"];
+    let mut command = machine.command(reports);
+    command.arg("--output").arg(&file).args(["--", "/bin/true"]);
     let run = machine::finish(command)?;
-    complains(run, USAGE, &["writes an answer", "vbts report functions"])?;
+    complains(run, USAGE, &["several reports need a file each"])?;
     ensure!(!file.exists(), "a file is left");
+    for (report, words) in [
+        ("functionz", "a similar value exists: 'functions'"),
+        ("functions --depth 3", "no such option"),
+        ("functions --limit x", "--limit"),
+        ("diff", "--against FILE names the trace"),
+    ] {
+        let command = machine.command(["trace", "--report", report, "--", "/bin/true"]);
+        let run = machine::finish(command)?;
+        ensure!(run.stderr.contains(words), "{report}: {}", run.stderr);
+        ensure!(run.status == Some(USAGE), "{report}: {:?}", run.status);
+    }
     Ok(())
 }
 

@@ -19,6 +19,7 @@ fn trials(module: &str) -> Vec<Trial> {
             ("settings_and_size_are_those_of_the_host", settings),
             ("prompts_and_passwords", prompts),
             ("keys_are_signals_and_a_new_size_is_told", keys_and_size),
+            ("a_summary_is_shown_on_a_terminal", summary),
             ("job_control", job_control),
             ("a_shell_stops_and_continues_the_run", suspension),
             ("what_is_typed_ahead_is_for_the_shell", type_ahead),
@@ -97,6 +98,30 @@ fn run(program: &Command, steps: &[(&str, &str)]) -> Result<(String, Option<i32>
 /// a temporary directory, which the terminal shows, too.
 const SUM: &str = "echo $((70077626 + 1))\\n";
 const PRINTED: &str = "70077627";
+
+/// Without further options, the program's output is followed by a summary and not by all branches,
+/// and the trace is kept.
+fn summary(machine: &Machine) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let mut command = machine.command(["trace", "--accel", machine.accel(), "--", "/bin/echo"]);
+    command.arg("words").env("XDG_CACHE_HOME", directory.path());
+    let (shown, status) = run(&command, &[])?;
+    ensure!(status == Some(0), "{status:?}: {shown}");
+    ensure!(shown.starts_with("words\n"), "{shown}");
+    ensure!(shown.contains("Counts of /bin/echo words:"), "{shown}");
+    let lines = shown.lines().count();
+    ensure!((10..40).contains(&lines), "{lines} lines: {shown}");
+    let kept = directory.path().join("vbts/last.btrace");
+    ensure!(fs::metadata(&kept)?.len() > 1000, "no trace");
+    let next = format!("vbts report calls {}", kept.display());
+    ensure!(shown.contains(&next), "{shown}");
+    // A format shows all branches.
+    let mut command = machine.command(["trace", "--accel", machine.accel(), "--format", "text"]);
+    command.args(["--", "/bin/echo", "words"]);
+    let (shown, _) = run(&command, &[])?;
+    ensure!(shown.lines().count() > 1000, "{shown}");
+    Ok(())
+}
 
 fn traced(machine: &Machine, trace: &Path, program: &[&str]) -> Command {
     let mut command = machine.command(["trace", "--accel", machine.accel(), "--output"]);

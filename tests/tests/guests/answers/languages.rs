@@ -29,6 +29,28 @@ pub(super) fn at_once(machine: &Machine) -> Result<()> {
     Ok(())
 }
 
+/// Several reports of one run, with options, and its trace.
+pub(super) fn several_reports(machine: &Machine) -> Result<()> {
+    let traced = traced(machine, &["-O2", "-g", "-static"], &[])?;
+    let directory = tempfile::tempdir()?;
+    let again = directory.path().join("again.btrace");
+    let mut command = machine.command(["trace", "--epoch", "0", "--report", "functions --limit 3"]);
+    command
+        .args(["--report", "calls --least 10 --output 'the calls'", "-o"])
+        .arg(&again)
+        .arg("--")
+        .arg(&traced.program)
+        .current_dir(directory.path());
+    let run = machine::finish(command)?.expect(0)?;
+    let output = String::from_utf8(run.stdout)?;
+    let functions = report(machine, &["functions", "--limit", "3"], &again)?;
+    ensure!(output.ends_with(&functions), "{output}\n{functions}");
+    let calls = report(machine, &["calls", "--least", "10"], &again)?;
+    let written = std::fs::read_to_string(directory.path().join("the calls"))?;
+    ensure!(written == calls, "{written}\n{calls}");
+    Ok(())
+}
+
 /// The functions of a program that was compiled by `compiler`, and its call stacks.
 fn of_program(
     machine: &Machine,

@@ -1,0 +1,88 @@
+//! A run on a terminal without further options: the program's output, then a summary of a screen.
+//! The text of all branches would hide what the program has printed.
+
+use std::fs::DirBuilder;
+use std::io::{IsTerminal as _, stdin, stdout};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+
+use super::TraceArgs;
+use super::report::{Reported, TraceDirectory, trace_and_report};
+use crate::report::{ReportRequest, named};
+use vbts_host::exit::{Failure, say};
+
+/// The directory of the last trace, in that of the user for caches, and the file.
+const DIRECTORY: &str = "vbts";
+const FILE: &str = "last.btrace";
+
+/// Whether the user sees standard output, and has not said what to write where.
+pub(super) fn is_wanted(args: &TraceArgs) -> bool {
+    // These say which branches to show.
+    if args.sched || args.filters.max_records.is_some() || args.filters.last.is_some() {
+        return false;
+    }
+    args.format.is_none()
+        && args.output.is_none()
+        && stdout().is_terminal()
+        && stdin().is_terminal()
+}
+
+/// Where the last trace of a terminal is kept; `None` if the user has no directory for caches.
+fn last_trace() -> Option<PathBuf> {
+    let set = |name| {
+        std::env::var_os(name)
+            .filter(|value| !value.is_empty())
+            .map(PathBuf::from)
+    };
+    let cache = set("XDG_CACHE_HOME").filter(|path| path.is_absolute());
+    let cache = cache.or_else(|| set("HOME").map(|home| home.join(".cache")))?;
+    Some(cache.join(DIRECTORY).join(FILE))
+}
+
+/// Traces the program, shows its counts, and keeps the trace. The exit status is that of the
+/// program.
+///
+/// # Errors
+/// The trace cannot be kept, or the summary fails.
+pub(super) fn main(args: &TraceArgs) -> Result<u8, Failure> {
+    let kind = named("stat").context("there is no report of counts")?;
+    let kept = last_trace().filter(|path| {
+        let directory = path.parent().unwrap_or(path);
+        // Without a directory, the trace is not kept.
+        // A trace tells what a program did, and is for its user alone.
+        (DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(directory))
+        .is_ok()
+    });
+    let directory = TraceDirectory::create()?;
+    let report = ReportRequest::of(kind);
+    let made = trace_and_report(args.config(), &directory, kept.as_deref(), |trace| {
+        vec![report.of_trace(trace, None, None)]
+    });
+    let Reported {
+        status,
+        is_complete,
+    } = made?;
+    if is_complete
+        && !args.quiet
+        && let Some(path) = kept
+    {
+        say_next(&path);
+    }
+    Ok(status)
+}
+
+/// Says where the trace is, and what can be asked of it.
+fn say_next(path: &Path) {
+    let path = path.display();
+    say(format_args!(
+        "the trace is in {path} until the next one. It answers, for example:\n  \
+         vbts report calls {path}\n  \
+         vbts report flamegraph --output flamegraph.svg {path}\n  \
+         vbts report text {path} | less"
+    ));
+}
