@@ -3,8 +3,9 @@
 //! Other files look blocks up, run them and remove them, and call the methods here. The rules:
 //!
 //! 1. Native code belongs to a RIP and to a mapping, a linear page as it is translated to a
-//!    guest-physical one. A block knows its code ([`Translation`](crate::backend::jit::Translation)),
-//!    and a page of the cache its mappings ([`Mappings`](crate::backend::jit::Mappings)).
+//!    guest-physical one. A block knows its code, by a
+//!    [`Translation`](crate::backend::jit::Translation), and a page of the cache its mappings, by
+//!    [`Mappings`](crate::backend::jit::Mappings).
 //! 2. The code of a mapping runs while the key of the mapping is one of the processor's. Only a
 //!    look-up of RIP, which compares the page with the guest's page tables, gives a mapping a key
 //!    ([`SoftCpu::validate_page`], [`SoftCpu::revalidate_code`], [`SoftCpu::start_of`]). The
@@ -25,8 +26,8 @@ use crate::engine::SoftCpu;
 use crate::engine::run::Origin;
 use crate::insn::CodeSize;
 
-/// Instructions from which on a block continues in another one: for fewer, the end of the block would
-/// take longer than they do.
+/// Instructions from which on a block continues in another one: for fewer, the end of the block
+/// would take longer than they do.
 const MIN_SHARED: u64 = 4;
 
 impl SoftCpu {
@@ -105,10 +106,10 @@ impl SoftCpu {
         })
     }
 
-    /// How many bytes and operations of the block `id` become native code at `start`: those up to an
-    /// instruction where a block with native code in the same mapping begins, which continues there.
-    /// Where blocks end changes nothing that a guest observes, so native code of a block may end
-    /// before the block does.
+    /// How many bytes and operations of the block `id` become native code at `start`: those up to
+    /// an instruction where a block with native code in the same mapping begins, which continues
+    /// there. Where blocks end changes nothing that a guest observes, so native code of a block may
+    /// end before the block does.
     pub(super) fn own_part(&self, id: BlockId, start: Start) -> Option<(usize, usize)> {
         let (jit, block) = (self.jit.as_ref()?, self.cache.get(id)?);
         let ops = block.ops.all();
