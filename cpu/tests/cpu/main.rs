@@ -27,6 +27,7 @@ mod locks;
 mod memory_order;
 mod native_code;
 mod native_flags;
+mod native_moves;
 mod native_overlaps;
 mod native_read_modify_write;
 mod native_replaced;

@@ -97,7 +97,10 @@ pub(crate) fn translate(
     let mut next = 0;
     while let Some(item) = items.get(next) {
         let n = next;
-        let coalesced = t.coalesced_stack(&items[n..]);
+        let coalesced = match t.coalesced_stack(&items[n..]) {
+            0 => t.coalesced_moves(&items[n..])?,
+            count => count,
+        };
         if coalesced > 0 {
             next += coalesced;
             continue;
