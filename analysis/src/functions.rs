@@ -23,6 +23,44 @@ pub enum By {
     Task,
 }
 
+/// What rows are sorted by. Of numbers, the largest comes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SortBy {
+    /// Instructions without those of callees.
+    #[default]
+    Instructions,
+    /// Instructions with those of callees.
+    Total,
+    /// Branches.
+    Branches,
+    /// Calls.
+    Calls,
+    /// The name.
+    Name,
+}
+
+impl SortBy {
+    /// Whether rows that stand for `by` have it.
+    pub fn is_of(self, by: By) -> bool {
+        match self {
+            Self::Total => by == By::Function,
+            Self::Calls => by != By::Task,
+            Self::Instructions | Self::Branches | Self::Name => true,
+        }
+    }
+
+    /// The number of a row; 0 for its name.
+    fn number(self, row: &Row) -> u64 {
+        match self {
+            Self::Instructions => row.instructions,
+            Self::Total => row.total,
+            Self::Branches => row.branches,
+            Self::Calls => row.calls,
+            Self::Name => 0,
+        }
+    }
+}
+
 /// A row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Row {
@@ -99,14 +137,14 @@ struct Named {
     row: Row,
 }
 
-/// Shows functions, modules, source files or tasks, at most `limit`, those with most instructions
-/// first.
+/// Shows functions, modules, source files or tasks, at most `limit`, sorted by `sort`.
 ///
 /// # Errors
 /// The output fails.
 pub fn functions<W: Watch>(
     profile: &mut Loaded<W>,
     by: By,
+    sort: SortBy,
     limit: usize,
     as_json: bool,
     out: &mut Out<'_>,
@@ -164,9 +202,13 @@ pub fn functions<W: Watch>(
         }
     };
     rows.sort_by(|a, b| {
-        let by_count = b.row.instructions.cmp(&a.row.instructions);
-        by_count
-            .then(b.row.branches.cmp(&a.row.branches))
+        let by_number = sort.number(&b.row).cmp(&sort.number(&a.row));
+        let by_count = || match sort {
+            SortBy::Name => a.name.cmp(&b.name),
+            _ => (b.row.instructions, b.row.branches).cmp(&(a.row.instructions, a.row.branches)),
+        };
+        by_number
+            .then_with(by_count)
             .then_with(|| a.name.cmp(&b.name))
     });
     let left = rows.len().saturating_sub(limit);

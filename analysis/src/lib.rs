@@ -66,7 +66,7 @@ pub use diff::{Executions, Windows, diff, was_executed};
 pub use firefox::{Samples, firefox};
 pub use flamegraph::flamegraph;
 pub use folded::folded;
-pub use functions::{By, functions};
+pub use functions::{By, SortBy, functions};
 pub use html::html;
 pub use lcov::{cobertura, lcov};
 pub use lines::{assembly, lines};

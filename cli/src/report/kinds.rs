@@ -1,5 +1,6 @@
 //! The table of reports.
 
+use anyhow::anyhow;
 use clap::builder::TypedValueParser;
 use vbts_analysis::{self as analysis, By, CallTrace, Samples, Stacks, Tail, Timeline};
 use vbts_host::exit::Failure;
@@ -8,7 +9,7 @@ use vbts_host::output::Output;
 use super::ReportArgs;
 use super::analysis::{counted, diff, limit, of_function, of_module, perf, watched};
 use super::branches::{Shown, show};
-use crate::options::one_of;
+use crate::options::{name_of, one_of};
 
 /// Number of branches that `tail` shows without `--steps`.
 const STEPS: usize = 20;
@@ -51,6 +52,8 @@ pub(crate) enum Opt {
     RawFrames,
     /// `--sched`
     Sched,
+    /// `--sort KEY`
+    Sort,
     /// `--source PATH`
     Source,
     /// `--steps N`
@@ -58,7 +61,8 @@ pub(crate) enum Opt {
 }
 
 use Opt::{
-    Depth, Function, Json, Least, Limit, Module, Other, Processor, RawFrames, Sched, Source, Steps,
+    Depth, Function, Json, Least, Limit, Module, Other, Processor, RawFrames, Sched, Sort, Source,
+    Steps,
 };
 
 impl Opt {
@@ -75,6 +79,7 @@ impl Opt {
             Processor => "--processor",
             RawFrames => "--raw-frames",
             Sched => "--sched",
+            Sort => "--sort",
             Source => "--source",
             Steps => "--steps",
         }
@@ -103,15 +108,15 @@ static KINDS: [Kind; 26] = [
         |args, output| show(Shown::Json, args, output)),
     row("raw", "Records of 24 bytes, little-endian: from, to, flags; of one task", &[Processor],
         |args, output| show(Shown::Raw, args, output)),
-    row("functions", "Functions: calls, instructions and branches, without and with those of callees", &[Json, Limit],
+    row("functions", "Functions: calls, instructions and branches, without and with those of callees", &[Json, Limit, Sort],
         |args, output| by(By::Function, args, output)),
     row("stat", "Counts of the run: instructions, branches, calls, and what has most of them", &[Json],
         |args, output| counted(args, output, |trace, out| analysis::stat(&mut trace.profile, &trace.command, args.json, out))),
-    row("modules", "Mapped files", &[Json, Limit],
+    row("modules", "Mapped files", &[Json, Limit, Sort],
         |args, output| by(By::Module, args, output)),
-    row("files", "Source files", &[Json, Limit],
+    row("files", "Source files", &[Json, Limit, Sort],
         |args, output| by(By::File, args, output)),
-    row("tasks", "Tasks", &[Json, Limit],
+    row("tasks", "Tasks", &[Json, Limit, Sort],
         |args, output| by(By::Task, args, output)),
     row("calls", "The call tree", &[Json, Least, RawFrames],
         |args, output| counted(args, output, |trace, out| analysis::calls(&mut trace.profile, args.least.unwrap_or(LEAST), args.json, out))),
@@ -153,8 +158,14 @@ static KINDS: [Kind; 26] = [
 
 /// Functions, or what they are in, with their counts.
 fn by(by: By, args: &ReportArgs, output: Output) -> Result<(), Failure> {
+    let sort = args.sort.unwrap_or_default();
+    if !sort.is_of(by) {
+        let (key, what) = (name_of(&sort), args.what.name);
+        return Err(anyhow!("--sort {key}: `vbts report {what}` has no such column").into());
+    }
     counted(args, output, |trace, out| {
-        analysis::functions(&mut trace.profile, by, limit(args), args.json, out)
+        let profile = &mut trace.profile;
+        analysis::functions(profile, by, sort, limit(args), args.json, out)
     })
 }
 

@@ -26,11 +26,12 @@ use std::time::Duration;
 
 use anyhow::bail;
 use clap::Args;
+use vbts_analysis::SortBy;
 use vbts_trace::Reader;
 
 use super::file_uses::FileUses;
 use super::filters::FilterArgs;
-use super::options::{self, default_of, seconds};
+use super::options::{self, default_of, seconds, values};
 use kinds::Opt;
 pub(crate) use kinds::{Kind, kind, named};
 pub(crate) use request::{ReportParser, ReportRequest};
@@ -101,6 +102,9 @@ pub(crate) struct ReportArgs {
     /// functions, modules, files, tasks, diff: at most N rows; assembly: N functions (default: 100)
     #[arg(long, value_name = "N")]
     pub limit: Option<usize>,
+    /// functions, modules, files, tasks: what to sort by (default: instructions)
+    #[arg(long, value_parser = options::named::<SortBy>(), value_name = "KEY")]
+    pub sort: Option<SortBy>,
     /// lines, lcov, cobertura, html: only source files in this directory, or this file; can be
     /// repeated
     #[arg(long, value_name = "PATH")]
@@ -153,6 +157,16 @@ pub(crate) fn main(args: &ReportArgs) -> Result<u8, Failure> {
     })
 }
 
+values! {
+    SortBy {
+        Instructions: "instructions", "Instructions without those of callees";
+        Total: "total", "functions: instructions with those of callees";
+        Branches: "branches", "Taken branches";
+        Calls: "calls", "functions, modules, files: calls";
+        Name: "name", "The name, by the alphabet";
+    }
+}
+
 /// Default of `--timeout`.
 const TIMEOUT: Duration = Duration::from_secs(3600);
 
@@ -176,6 +190,7 @@ impl ReportArgs {
             root: "/".into(),
             kernel: None,
             limit: None,
+            sort: None,
             source: Vec::new(),
             function: None,
             module: None,
@@ -209,6 +224,7 @@ impl ReportArgs {
             (Opt::Processor, self.processor.is_some()),
             (Opt::Sched, self.sched),
             (Opt::Limit, self.limit.is_some()),
+            (Opt::Sort, self.sort.is_some()),
             (Opt::Source, !self.source.is_empty()),
             (Opt::Function, self.function.is_some()),
             (Opt::Module, self.module.is_some()),

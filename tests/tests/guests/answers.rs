@@ -82,6 +82,7 @@ fn trials(module: &str) -> Vec<Trial> {
             ("changed_source", build_ids::changed_source),
             ("debuginfod", build_ids::debuginfod),
             ("at_once", languages::at_once),
+            ("rows_are_sorted", languages::sorted),
             ("several_reports_of_one_run", languages::several_reports),
             ("ia32", languages::ia32),
             ("cpp", languages::cpp),

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use vbts_tests::machine::{self, Machine};
 use vbts_tests::programs;
 
@@ -48,6 +48,38 @@ pub(super) fn several_reports(machine: &Machine) -> Result<()> {
     let calls = report(machine, &["calls", "--least", "10"], &again)?;
     let written = std::fs::read_to_string(directory.path().join("the calls"))?;
     ensure!(written == calls, "{written}\n{calls}");
+    Ok(())
+}
+
+/// Rows are sorted by each column that the report has.
+pub(super) fn sorted(machine: &Machine) -> Result<()> {
+    let traced = traced(machine, &["-O2", "-g", "-static"], &[])?;
+    for (key, field) in [
+        ("total", "total"),
+        ("branches", "branches"),
+        ("calls", "calls"),
+    ] {
+        let words = ["functions", "--json", "--limit", "9999", "--sort", key];
+        let answer = report(machine, &words, &traced.trace)?;
+        let numbers: Result<Vec<u64>> = answer
+            .lines()
+            .map(|row| {
+                let row: serde_json::Value = serde_json::from_str(row)?;
+                row[field].as_u64().context("a number")
+            })
+            .collect();
+        let numbers = numbers?;
+        ensure!(
+            numbers.len() > 100 && numbers.is_sorted_by(|a, b| a >= b),
+            "{key}: {answer}"
+        );
+    }
+    let answer = report(machine, &["modules", "--sort", "name"], &traced.trace)?;
+    ensure!(answer.contains("answers"), "{answer}");
+    let mut command = machine.command(["report", "tasks", "--sort", "calls"]);
+    command.arg(&traced.trace);
+    let run = machine::finish(command)?.expect(125)?;
+    ensure!(run.stderr.contains("has no such column"), "{}", run.stderr);
     Ok(())
 }
 
