@@ -11,7 +11,7 @@
 //! | `names` | names of functions, modules and programs |
 //! | `functions`, `calls` | functions with their counts; the call tree |
 //! | `stat` | the counts of a run, and their difference from those of another |
-//! | `call_trace` | calls and returns in order |
+//! | `call_trace`, `syscalls` | calls and returns in order; system calls |
 //! | `folded`, `flamegraph`, `timeline`, `firefox` | call stacks for other tools; pictures of them |
 //! | `counts`, `coverage` | how often instructions and source lines were executed |
 //! | `lines`, `html`, `lcov` | source files and assembly with counts; coverage for other tools |
@@ -55,6 +55,7 @@ mod open_calls;
 mod perf;
 mod perf_data;
 mod stat;
+mod syscalls;
 mod timeline;
 
 pub use bolt::{autofdo, bolt, drcov, find_module};
@@ -76,6 +77,7 @@ pub use moment::{Stacks, Tail, moment, tail};
 pub use names::Names;
 pub use perf::{PerfError, perf};
 pub use stat::{Stat, stat};
+pub use syscalls::{SystemCalls, system_calls};
 pub use timeline::{Timeline, timeline};
 
 use std::fmt;

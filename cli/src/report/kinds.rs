@@ -2,7 +2,9 @@
 
 use anyhow::anyhow;
 use clap::builder::TypedValueParser;
-use vbts_analysis::{self as analysis, By, CallTrace, Samples, Stacks, Tail, Timeline};
+use vbts_analysis::{
+    self as analysis, By, CallTrace, Samples, Stacks, SystemCalls, Tail, Timeline,
+};
 use vbts_host::exit::Failure;
 use vbts_host::output::Output;
 
@@ -101,7 +103,7 @@ const fn row(
 }
 
 #[rustfmt::skip]
-static KINDS: [Kind; 26] = [
+static KINDS: [Kind; 27] = [
     row("text", "For people: one line a branch, with functions and source lines", &[Processor, Sched],
         |args, output| show(Shown::Text, args, output)),
     row("json", "One JSON object a line", &[Processor, Sched],
@@ -122,6 +124,8 @@ static KINDS: [Kind; 26] = [
         |args, output| counted(args, output, |trace, out| analysis::calls(&mut trace.profile, args.least.unwrap_or(LEAST), args.json, out))),
     row("trace", "Calls and returns in order, with their instructions", &[Depth, Function, RawFrames],
         |args, output| watched(args, output, CallTrace::new(args.depth.unwrap_or(u32::MAX), args.raw_frames), |trace, out| analysis::call_trace(&mut trace.profile, args.function.as_deref(), out))),
+    row("syscalls", "System calls: how often, and instructions of the kernel, in all and of the longest", &[Json],
+        |args, output| watched(args, output, SystemCalls::default(), |trace, out| analysis::system_calls(&mut trace.profile, args.json, out))),
     row("folded", "Call stacks with their instructions, for flame graph tools", &[RawFrames],
         |args, output| counted(args, output, |trace, out| analysis::folded(&mut trace.profile, out))),
     row("flamegraph", "A flame graph: one SVG file", &[RawFrames],

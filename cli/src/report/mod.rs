@@ -128,7 +128,7 @@ pub(crate) struct ReportArgs {
     /// procedure linkage table and the dynamic linker's resolver, through which calls lead
     #[arg(long)]
     pub raw_frames: bool,
-    /// functions, modules, files, tasks, calls: one JSON object a line; stat: one object
+    /// functions, modules, files, tasks, calls, syscalls: one JSON object a line; stat: one object
     #[arg(long)]
     pub json: bool,
 }

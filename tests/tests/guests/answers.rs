@@ -19,6 +19,7 @@ mod moments;
 mod names;
 mod profiles;
 mod stat;
+mod syscalls;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -82,6 +83,7 @@ fn trials(module: &str) -> Vec<Trial> {
             ("changed_source", build_ids::changed_source),
             ("debuginfod", build_ids::debuginfod),
             ("at_once", languages::at_once),
+            ("system_calls", syscalls::are_counted),
             ("rows_are_sorted", languages::sorted),
             ("several_reports_of_one_run", languages::several_reports),
             ("ia32", languages::ia32),
