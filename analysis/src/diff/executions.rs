@@ -73,8 +73,8 @@ pub(super) struct Parted {
     pub steps: Vec<Step>,
     /// The innermost node of the stack after them.
     pub node: NodeId,
-    /// How often each straight line was executed up to the last step, by its mark; `None` if several
-    /// threads have executed them.
+    /// How often each straight line was executed up to the last step, by its mark; `None` if
+    /// several threads have executed them.
     pub counts: Option<Vec<(u32, u64)>>,
 }
 

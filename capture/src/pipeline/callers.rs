@@ -1,8 +1,8 @@
 //! The calls among the last branches of a task that have not returned, found without its code.
 //!
-//! A branch to the beginning of a function is a call. A branch to what follows the call, at most the
-//! length of an instruction behind its address, is its return. The procedure linkage table and the
-//! dynamic linker's resolver lead from a call to its function, and are no callers.
+//! A branch to the beginning of a function is a call. A branch to what follows the call, at most
+//! the length of an instruction behind its address, is its return. The procedure linkage table and
+//! the dynamic linker's resolver lead from a call to its function, and are no callers.
 
 use vbts_symbols::{Symbolizer, is_linkage};
 

@@ -1,5 +1,5 @@
-//! The branches of a replay: those of the program's first task as raw records, or those of the whole
-//! machine as a btrace file.
+//! The branches of a replay: those of the program's first task as raw records, or those of the
+//! whole machine as a btrace file.
 
 use std::path::Path;
 use std::sync::atomic::AtomicU32;

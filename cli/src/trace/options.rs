@@ -38,7 +38,8 @@ pub(crate) struct TraceArgs {
     /// Write the trace to FILE. By default it goes to standard output: text together with the
     /// output of the program, other formats alone, with the output of the program on standard
     /// error. On a terminal, without --format, a summary follows the output of the program, and the
-    /// trace is kept in ~/.cache/vbts. With raw, FILE can be a directory (DIR/): it gets a file for each task, and an index
+    /// trace is kept in ~/.cache/vbts. With raw, FILE can be a directory (DIR/): it gets a file for
+    /// each task, and an index
     #[arg(short, long, value_name = "FILE", help_heading = "Trace options")]
     pub output: Option<PathBuf>,
     /// Answer a question from the trace, as `vbts report` does: to --output, or to standard output

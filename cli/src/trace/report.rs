@@ -121,9 +121,9 @@ pub(crate) struct Reported {
     pub is_complete: bool,
 }
 
-/// Traces as `config` says, except for the format and the output, with the trace in the file `kept`,
-/// or else in `directory`, and makes the reports of it that `reports` returns. The traced files are
-/// found as in the run.
+/// Traces as `config` says, except for the format and the output, with the trace in the file
+/// `kept`, or else in `directory`, and makes the reports of it that `reports` returns. The traced
+/// files are found as in the run.
 ///
 /// # Errors
 /// The trace cannot be kept, or a report fails.
