@@ -92,7 +92,11 @@ impl TracedGuest {
         tracing::info!(program = %path.display(), cwd = %cwd.display());
 
         let program = root.path().join(path.strip_prefix("/").unwrap_or(&path));
-        file_uses(config, &program, &files).check()?;
+        let mut uses = file_uses(config, &program, &files);
+        if let Some(recording) = recording {
+            uses.writes("-o", &recording.path);
+        }
+        uses.check()?;
 
         let is_traced = config.output != TraceTo::Nowhere;
         let readable = config.format == TraceFormat::Text;

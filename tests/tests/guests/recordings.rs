@@ -401,5 +401,13 @@ fn refused(machine: &Machine) -> Result<()> {
     }
     let recorded = Recorded::new(machine, &[], &["/nonexistent"])?;
     ensure!(recorded.run.status == Some(127) && !recorded.file().exists());
+    // The guest could change it.
+    let directory = tempfile::tempdir()?;
+    let mut command = machine.command(["record", "--share"]);
+    command.arg(format!("{}:rw", directory.path().display()));
+    let file = directory.path().join("run.vbts");
+    command.arg("-o").arg(&file).args(["--", "/bin/true"]);
+    let run = machine::finish(command)?.expect(125)?;
+    ensure!(!file.exists() && run.stderr.contains("-o"), "{run:?}");
     Ok(())
 }
