@@ -1,74 +1,50 @@
 //! Joins what leads from a call to the function that is meant: the stub of the procedure linkage
 //! table and, the first time, the dynamic linker's resolver.
 
-use std::collections::HashMap;
-use std::hash::Hash;
-
-use vbts_trace::profile::Seen;
-use vbts_trace::profile::modules::Place;
 use vbts_trace::profile::space::Effect;
 
-/// A transfer between functions.
+/// A call, or another transfer between functions, that was followed through the linkage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Joined {
-    pub from: Place,
-    pub to: Place,
-    pub effect: Effect,
+pub(crate) struct Joined<T> {
+    /// The transfer that has led to the linkage, or the one of the record.
+    pub first: T,
     /// The resolver itself calls the function.
     pub by_resolver: bool,
 }
 
-impl Joined {
-    /// The transfer of one record.
-    pub(crate) fn of(seen: &Seen<'_>) -> Self {
-        Self {
-            from: seen.map.place(seen.from),
-            to: seen.map.place(seen.to),
-            effect: seen.effect,
-            by_resolver: false,
-        }
-    }
-}
-
-/// For each task, by its key `K`, the transfer that has led to the linkage.
+/// For one task, the transfer that has led to the linkage.
 #[derive(Debug)]
-pub(crate) struct Linkage<K>(HashMap<K, (Place, Effect)>);
+pub(crate) struct Linkage<T>(Option<T>);
 
-impl<K> Default for Linkage<K> {
+impl<T> Default for Linkage<T> {
     fn default() -> Self {
-        Self(HashMap::new())
+        Self(None)
     }
 }
 
-impl<K: Hash + Eq> Linkage<K> {
-    /// Returns the transfer that a record completes; `None` for one that leads to the linkage, or
-    /// stays in it.
-    pub(crate) fn join(&mut self, task: K, seen: &Seen<'_>) -> Option<Joined> {
-        let joined = Joined::of(seen);
-        let Joined { from, effect, .. } = joined;
-        let is_linkage = |place| seen.functions.is_linkage_at(place);
-        match (is_linkage(from), is_linkage(joined.to)) {
-            (false, false) => Some(joined),
-            (true, true) => None,
+impl<T: Copy> Linkage<T> {
+    /// Follows a record with this `effect`, the transfer `this`, whose ends are `in_linkage` or
+    /// not. Returns the transfer that it completes; `None` if it leads to the linkage, or stays in
+    /// it.
+    #[inline]
+    pub(crate) fn join(
+        &mut self,
+        in_linkage: (bool, bool),
+        effect: Effect,
+        this: T,
+    ) -> Option<Joined<T>> {
+        let (first, by_resolver) = match in_linkage {
+            (false, false) => (this, false),
+            (true, true) => return None,
             (false, true) => {
                 if matches!(effect, Effect::Call | Effect::Tail) {
-                    self.0.insert(task, (from, effect));
+                    self.0 = Some(this);
                 }
-                None
+                return None;
             }
-            (true, false) if effect == Effect::Tail => {
-                let (from, effect) = self.0.remove(&task).unwrap_or((from, effect));
-                Some(Joined {
-                    from,
-                    effect,
-                    ..joined
-                })
-            }
-            (true, false) => Some(Joined {
-                from: self.0.get(&task).map_or(from, |(from, _)| *from),
-                by_resolver: true,
-                ..joined
-            }),
-        }
+            (true, false) if effect == Effect::Tail => (self.0.take().unwrap_or(this), false),
+            (true, false) => (self.0.unwrap_or(this), true),
+        };
+        Some(Joined { first, by_resolver })
     }
 }

@@ -9,6 +9,7 @@ use vbts_trace::profile::stack::FrameKind;
 use vbts_trace::profile::tree::NodeId;
 use vbts_trace::profile::{Ended, New, Seen, Sees, Watch};
 
+use super::linkage::{Joined, Linkage};
 use super::names::name_places;
 use super::{Loaded, Names, Out};
 
@@ -109,8 +110,7 @@ struct Transfer {
     to: Place,
     effect: Effect,
     /// Whether the ends are in the linkage.
-    from_linkage: bool,
-    to_linkage: bool,
+    in_linkage: (bool, bool),
 }
 
 /// The last transfers of a task.
@@ -119,8 +119,8 @@ struct Recent {
     /// The marks of the transfers, of which the second has completed the step, with the depth of
     /// the stack after it.
     steps: VecDeque<(u32, u32, u32)>,
-    /// The mark of the transfer that has led to the linkage.
-    to_linkage: Option<u32>,
+    /// The marks of transfers that lead to the linkage.
+    linkage: Linkage<u32>,
 }
 
 /// Keeps the last calls and returns of each task, and the stacks.
@@ -198,12 +198,12 @@ impl Watch for Tail {
             return 0;
         }
         let (from, to) = (new.map.place(transfer.from), new.map.place(transfer.to));
+        let is_linkage = |place| !self.raw_frames && new.functions.is_linkage_at(place);
         self.transfers.push(Transfer {
             from,
             to,
             effect: transfer.effect,
-            from_linkage: !self.raw_frames && new.functions.is_linkage_at(from),
-            to_linkage: !self.raw_frames && new.functions.is_linkage_at(to),
+            in_linkage: (is_linkage(from), is_linkage(to)),
         });
         self.transfers.len() as u32
     }
@@ -220,20 +220,11 @@ impl Watch for Tail {
         else {
             return;
         };
-        let first = match (transfer.from_linkage, transfer.to_linkage) {
-            (false, false) => mark,
-            (true, true) => return,
-            (false, true) => {
-                if matches!(transfer.effect, Effect::Call | Effect::Tail) {
-                    recent.to_linkage = Some(mark);
-                }
-                return;
-            }
-            (true, false) if transfer.effect == Effect::Tail => {
-                recent.to_linkage.take().unwrap_or(mark)
-            }
-            // The resolver itself calls a function.
-            (true, false) => recent.to_linkage.unwrap_or(mark),
+        let joined = recent
+            .linkage
+            .join(transfer.in_linkage, transfer.effect, mark);
+        let Some(Joined { first, .. }) = joined else {
+            return;
         };
         if recent.steps.len() >= self.limit {
             recent.steps.pop_front();

@@ -104,6 +104,15 @@ pub(super) struct Stretch {
     is_shared: bool,
 }
 
+/// A task that is read.
+#[derive(Debug, Default)]
+struct Task {
+    /// The current stretch.
+    stretch: Option<usize>,
+    /// Where calls to the linkage have come from.
+    linkage: Linkage<Place>,
+}
+
 /// How tasks find their partners while they are read: by program, the place where they were first
 /// in their own file, and how many such there were before.
 type Role = (String, u64, usize);
@@ -117,9 +126,7 @@ pub struct Executions {
     cut: bool,
     /// In the order in which they begin.
     pub(super) stretches: Vec<Stretch>,
-    /// The current stretch of each task.
-    current: Vec<Option<usize>>,
-    linkage: Linkage<TaskKey>,
+    tasks: Vec<Task>,
     /// How often each own branch was executed, and the first stretch that has executed it.
     counts: Vec<(u64, usize)>,
     hashes: Vec<u64>,
@@ -167,11 +174,25 @@ impl Executions {
         }
     }
 
+    /// The current stretch of a task, if one has begun.
+    #[inline]
+    fn current(&self, task: usize) -> Option<usize> {
+        self.tasks.get(task)?.stretch
+    }
+
+    /// The task with this number.
+    #[inline]
+    fn task(&mut self, number: usize) -> Option<&mut Task> {
+        if number >= self.tasks.len() {
+            self.tasks.resize_with(number + 1, Task::default);
+        }
+        self.tasks.get_mut(number)
+    }
+
     /// The current stretch of a task. One begins with an own branch.
     #[inline]
     fn stretch(&mut self, task: usize, key: TaskKey, seen: &Seen<'_>) -> Option<usize> {
-        let current = self.current.get(task).copied().flatten();
-        if let Some(at) = current
+        if let Some(at) = self.current(task)
             && self.stretches.get(at)?.program == seen.count.program
         {
             return Some(at);
@@ -196,7 +217,7 @@ impl Executions {
         *begun += 1;
         let first = self.against.as_ref();
         let partner = first.and_then(|first| first.roles.get(&role).copied());
-        if let Some(before) = self.current.get(task).copied().flatten() {
+        if let Some(before) = self.current(task) {
             self.end_stretch(before, seen.node);
         }
         let at = self.stretches.len();
@@ -216,8 +237,7 @@ impl Executions {
             parted: None,
             is_shared: false,
         });
-        self.current.resize(self.current.len().max(task + 1), None);
-        *self.current.get_mut(task)? = Some(at);
+        self.task(task)?.stretch = Some(at);
         Some(at)
     }
 
@@ -358,7 +378,7 @@ impl Watch for Executions {
 
     fn end(&mut self, ended: &Ended<'_>) {
         let (task, stack) = (self.own.ended(ended.task, ended.count), ended.stack);
-        if let Some(at) = task.and_then(|task| self.current.get(task).copied().flatten()) {
+        if let Some(at) = task.and_then(|task| self.current(task)) {
             self.end_stretch(at, stack.node());
         }
     }
@@ -375,21 +395,27 @@ impl Executions {
             self.own_branch(at, seen);
         }
         if matches!(seen.effect, Effect::Call | Effect::Tail) {
-            self.call(task, key, seen);
+            self.call(task, seen);
         }
     }
 
-    fn call(&mut self, task: usize, key: TaskKey, seen: &Seen<'_>) {
-        let (Some(frame), Some(joined)) = (seen.stack.top(), self.linkage.join(key, seen)) else {
+    fn call(&mut self, task: usize, seen: &Seen<'_>) {
+        let [from, to] = [seen.from, seen.to].map(|address| seen.map.place(address));
+        let in_linkage = [from, to]
+            .map(|place| seen.functions.is_linkage_at(place))
+            .into();
+        let joined = self.task(task);
+        let joined = joined.and_then(|task| task.linkage.join(in_linkage, seen.effect, from));
+        let (Some(frame), Some(joined)) = (seen.stack.top(), joined) else {
             return;
         };
-        let current = self.current.get(task).copied().flatten();
+        let current = self.current(task);
         let Some((module, _)) = self.own.program(seen.count.program) else {
             return;
         };
         let callee = seen.functions.get(frame.function).start.module;
         // Whether a call leads through the resolver depends on what was called before.
-        if joined.by_resolver || (joined.from.module != module && callee != module) {
+        if joined.by_resolver || (joined.first.module != module && callee != module) {
             return;
         }
         let Some(stretch) = current.and_then(|at| self.stretches.get_mut(at)) else {
@@ -401,7 +427,7 @@ impl Executions {
         }
         self.kept += 1;
         stretch.calls.push(Call {
-            from: joined.from,
+            from: joined.first,
             function: frame.function,
             record: seen.record,
         });

@@ -46,13 +46,6 @@ impl Branch {
     }
 }
 
-/// A task.
-#[derive(Debug, Default)]
-struct Task {
-    /// How deep its stack is in an interrupt or exception.
-    event: Option<usize>,
-}
-
 /// Which branches are own ones.
 #[derive(Debug, Default)]
 pub(super) struct OwnCode {
@@ -63,7 +56,8 @@ pub(super) struct OwnCode {
     programs: HashMap<u32, (ModuleId, String)>,
     /// By mark, from 1 on.
     branches: Vec<Branch>,
-    tasks: Vec<Task>,
+    /// For each task, how deep its stack is in an interrupt or exception.
+    events: Vec<Option<usize>>,
     numbers: HashMap<TaskKey, usize>,
     /// The last task.
     last: Option<(TaskKey, usize)>,
@@ -79,6 +73,11 @@ impl OwnCode {
             only: only.map(str::to_owned),
             ..Self::default()
         }
+    }
+
+    /// The same choice of branches, with none so far.
+    pub(super) fn again(&self) -> Self {
+        Self::new(self.streams, self.only.as_deref())
     }
 
     /// What [`Seen::mark`] is to be: the number of a branch, or 0 if it is no own one.
@@ -179,26 +178,26 @@ impl OwnCode {
             Some((last, at)) if last == key => at,
             _ => self.find(key),
         };
-        let task = self.tasks.get_mut(at)?;
+        let event = self.events.get_mut(at)?;
         if seen.effect != Effect::Jump {
             let depth = seen.stack.frames().len();
-            if task.event.is_some_and(|event| depth < event) {
-                task.event = None;
+            if event.is_some_and(|event| depth < event) {
+                *event = None;
                 return None;
             }
             if seen.is_event {
-                task.event.get_or_insert(depth);
+                event.get_or_insert(depth);
             }
         }
-        task.event.is_none().then_some((at, key))
+        event.is_none().then_some((at, key))
     }
 
     #[cold]
     fn find(&mut self, key: TaskKey) -> usize {
-        let next = self.tasks.len();
+        let next = self.events.len();
         let at = *self.numbers.entry(key).or_insert(next);
         if at == next {
-            self.tasks.push(Task::default());
+            self.events.push(None);
         }
         self.last = Some((key, at));
         at

@@ -33,12 +33,7 @@ pub struct Windows {
 impl Windows {
     /// Those where the tasks of `second` differ from their partners in `first`, and the branches to
     /// read. `None` if there are none.
-    pub fn of(
-        first: &Executions,
-        second: &Executions,
-        only: Option<&str>,
-        streams: vbts_trace::Streams,
-    ) -> Option<(Self, Range)> {
+    pub fn of(first: &Executions, second: &Executions) -> Option<(Self, Range)> {
         let mut wanted: HashMap<TaskKey, Vec<Wanted>> = HashMap::new();
         let mut range: Option<Range> = None;
         for parted in second.stretches.iter().filter_map(|s| s.parted.as_ref()) {
@@ -71,7 +66,7 @@ impl Windows {
         }
         let range = range?;
         let windows = Self {
-            own: OwnCode::new(streams, only),
+            own: first.own.again(),
             wanted,
         };
         Some((windows, range))

@@ -193,9 +193,9 @@ pub(super) fn diff(args: &ReportArgs, output: Output) -> Result<(), Failure> {
     let (mut report, started) = Report::start(args, output)?;
     let (trace, files) = started.source.read()?;
     let only = args.module.as_deref();
-    let streams = trace.reader.run().streams;
+    let executions = Executions::new(trace.reader.run().streams, only);
     let good_name = format!("{}: ", trace.name);
-    let mut good = report.load(trace, files, Executions::new(streams, only))?;
+    let mut good = report.load(trace, files, executions)?;
     let other = started.other.context("diff needs two traces")?;
     let (trace, files) = other.source.read()?;
     let executions = Executions::against(trace.reader.run().streams, only, good.watch());
@@ -207,7 +207,7 @@ pub(super) fn diff(args: &ReportArgs, output: Output) -> Result<(), Failure> {
     {
         return Err(anyhow!(no_code(name)).into());
     }
-    let mut windows = match Windows::of(good.watch(), bad.watch(), only, streams) {
+    let mut windows = match Windows::of(good.watch(), bad.watch()) {
         Some((windows, range)) => {
             let (trace, files) = other.again.read()?;
             Some(report.load_range(trace, files, windows, range)?)
