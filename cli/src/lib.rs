@@ -40,6 +40,7 @@ mod replay;
 mod report;
 mod rescue;
 mod run;
+mod run_facts;
 mod setup;
 mod stat;
 mod stats;

@@ -1,7 +1,7 @@
 //! The machine options, which every command that starts a guest accepts, and their conversion to a
 //! configuration.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
@@ -128,6 +128,12 @@ pub(crate) trait Named: Clone + Send + Sync + 'static {
 /// The parser of an option whose value is a `T`.
 pub(crate) fn named<T: Named>() -> impl TypedValueParser<Value = T> {
     one_of(T::ALL.to_vec())
+}
+
+/// Whether the name of an output says that it is a btrace file.
+pub(crate) fn is_btrace(path: &Path) -> bool {
+    path.extension()
+        .is_some_and(|extension| extension == "btrace")
 }
 
 /// The parser of an option that has one of these values, each with its name and its help.

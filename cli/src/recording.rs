@@ -18,6 +18,8 @@ use vbts_vmm::inputs::Inputs;
 use vbts_vmm::launch::{KernelFiles, start_date};
 use vbts_vmm::machine::Machine;
 
+use crate::run_facts::{WRITER, command};
+
 /// The numbers of the guest's files in a recording.
 mod file {
     pub(super) const KERNEL: u8 = 0;
@@ -148,12 +150,11 @@ impl NewRecording {
             start_date: Some(start_date(&config.machine)?),
             ..config.machine.clone()
         };
-        let words = std::env::args_os().map(|word| word.display().to_string());
-        let directory = std::env::current_dir().unwrap_or_default();
+        let (command, directory) = command();
         let header = Header {
-            writer: concat!("vbts ", env!("CARGO_PKG_VERSION")).into(),
-            command: words.collect(),
-            directory: directory.display().to_string(),
+            writer: WRITER.into(),
+            command,
+            directory,
             machine: serde_json::to_value(machine).map_err(anyhow::Error::from)?,
             guest: serde_json::to_value(facts).map_err(anyhow::Error::from)?,
             ..Header::default()

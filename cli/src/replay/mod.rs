@@ -27,7 +27,7 @@ use vbts_vmm::config::{Accelerator, JitMode, LogLevel, MachineConfig, SandboxMod
 use vbts_vmm::launch::Launch;
 use vbts_vmm::machine::{End, Machine};
 
-use crate::options::{EXIT_STATUS, default_of, named, seconds, start_logging, values};
+use crate::options::{EXIT_STATUS, default_of, is_btrace, named, seconds, start_logging, values};
 use crate::recording::{OldRecording, ReplayedStreams};
 use crate::trace::finish;
 use records::{Opened, RecordFormat};
@@ -85,7 +85,7 @@ impl ReplayArgs {
     fn records(&self) -> Result<Option<Opened>, Failure> {
         let by_name = || {
             let output = self.output.as_deref()?;
-            (output.extension()? == "btrace").then_some(RecordFormat::Btrace)
+            is_btrace(output).then_some(RecordFormat::Btrace)
         };
         let output = self.output.as_deref();
         match (self.format.or_else(by_name), output) {

@@ -14,16 +14,14 @@ use vbts_devices::lock;
 use vbts_host::exit::{Failure, say};
 use vbts_host::output::{Output, OutputError};
 use vbts_protocol::Scope;
-use vbts_trace::{Run, Streams, Summary};
 use vbts_vmm::accel::Accel;
-use vbts_vmm::launch::{KernelFiles, Launch};
+use vbts_vmm::launch::Launch;
 use vbts_vmm::machine::Machine;
 
-use crate::kernel_file;
-use crate::options::name_of;
 use crate::progress::progress;
 use crate::recording::OldRecording;
 use crate::run::log_scope;
+use crate::run_facts::{of_machine, summary};
 
 /// The format of the branches of a replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,9 +107,11 @@ impl Opened {
                 Ok(Records::Raw(Some(log), written))
             }
             RecordFormat::Btrace => {
+                let command = (recording.command.clone(), recording.directory.clone());
+                let machine = &recording.machine;
                 let options = Options {
                     output: self.output,
-                    run: run(recording, kernel, self.scope),
+                    run: of_machine(machine, kernel, self.scope, Accel::Soft, command),
                     scope: log_scope(self.scope),
                     is_32_bit: facts.is_32_bit,
                     probes,
@@ -159,12 +159,7 @@ impl Records {
                 *records
             }
             Self::Btrace(recording) => {
-                let summary = Summary {
-                    end: end.name().into(),
-                    exit: end.exit(),
-                    ..Summary::default()
-                };
-                let finished = recording.finisher().finish(summary, Vec::new(), false);
+                let finished = recording.finisher().finish(summary(end), Vec::new(), false);
                 recording.join();
                 finished?.records
             }
@@ -174,27 +169,4 @@ impl Records {
         }
         Ok(())
     }
-}
-
-/// The facts about the run.
-fn run(recording: &OldRecording, kernel: &KernelFiles, scope: Scope) -> Run {
-    let mut run = Run {
-        writer: concat!("vbts ", env!("CARGO_PKG_VERSION")).into(),
-        command: recording.command.clone(),
-        directory: recording.directory.clone(),
-        scope: name_of(&scope).into(),
-        accel: Accel::Soft.to_string(),
-        streams: Streams::Processors,
-        ..Run::default()
-    };
-    kernel_file::identify(kernel, &mut run);
-    let machine = &recording.machine;
-    for (name, value) in [
-        ("memory", machine.memory.0.into()),
-        ("processors", machine.processors.into()),
-        ("cpu", machine.model.clone().into()),
-    ] {
-        run.other.insert(name.into(), value);
-    }
-    run
 }

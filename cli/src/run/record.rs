@@ -6,12 +6,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, anyhow};
 use vbts_cpu::{LogScope, Probe, ProbeAction};
 use vbts_protocol::Scope;
-use vbts_trace::{Run, Streams, Summary};
 
 use crate::kernel_file;
-use crate::options::name_of;
 use crate::own_program;
 use crate::progress::progress;
+use crate::run_facts::{command, of_machine, summary};
 use vbts_capture::machine::kernel::Kernel;
 use vbts_capture::machine::{Finisher, Options, Recording};
 use vbts_capture::{Point, PointPlace, RunEnd};
@@ -68,7 +67,13 @@ impl Opened<'_> {
         }
         let options = Options {
             output: self.output,
-            run: self.config.run(guest, kernel, launch.accel()),
+            run: of_machine(
+                &guest.machine,
+                kernel,
+                self.config.scope,
+                launch.accel(),
+                command(),
+            ),
             scope: log_scope(self.config.scope),
             is_32_bit: self.arch == Arch::I386,
             probes: with_task_probe(kernel, self.ends),
@@ -151,31 +156,6 @@ impl RecordConfig {
         Ok(probes)
     }
 
-    /// The facts about the run.
-    fn run(&self, guest: &GuestConfig, kernel: &KernelFiles, accel: Accel) -> Run {
-        let words = std::env::args_os().map(|word| word.display().to_string());
-        let directory = std::env::current_dir().unwrap_or_default();
-        let mut run = Run {
-            writer: concat!("vbts ", env!("CARGO_PKG_VERSION")).into(),
-            command: words.collect(),
-            directory: directory.display().to_string(),
-            scope: name_of(&self.scope).into(),
-            accel: accel.to_string(),
-            streams: Streams::Processors,
-            ..Run::default()
-        };
-        kernel_file::identify(kernel, &mut run);
-        let machine = &guest.machine;
-        for (name, value) in [
-            ("memory", machine.memory.0.into()),
-            ("processors", machine.processors.into()),
-            ("cpu", machine.model.clone().into()),
-        ] {
-            run.other.insert(name.into(), value);
-        }
-        run
-    }
-
     /// Writes the end of the file, of a run that ended so, and reports its size. `kernel_code`
     /// differs from the kernel's file. If the run was `interrupted`, a reader that does not read is
     /// not waited for.
@@ -189,12 +169,7 @@ impl RecordConfig {
         interrupted: bool,
         kernel_code: Vec<vbts_trace::Event>,
     ) -> Result<(), Failure> {
-        let summary = Summary {
-            end: end.name().into(),
-            exit: end.exit(),
-            ..Summary::default()
-        };
-        let statistics = recording.finish(summary, kernel_code, interrupted)?;
+        let statistics = recording.finish(summary(end), kernel_code, interrupted)?;
         let (records, bytes) = (statistics.records, statistics.bytes);
         if let (Some(point), 0) = (&self.from, records) {
             say(format_args!(

@@ -8,6 +8,7 @@ use vbts_trace::Run;
 
 use crate::kernel_file;
 use crate::options::name_of;
+use crate::run_facts::{WRITER, add_machine};
 use vbts_capture::format::{Btrace, Format, Json, Nothing, Raw, RawWithIndex, Text};
 use vbts_capture::output::TraceTo;
 use vbts_capture::{TraceConfig, TraceFormat};
@@ -46,7 +47,7 @@ pub(super) fn format(
 fn run(config: &TraceConfig, accel: Accel, cwd: &Path, job: &Job, kernel: &KernelFiles) -> Run {
     let words = config.program.iter();
     let mut run = Run {
-        writer: concat!("vbts ", env!("CARGO_PKG_VERSION")).into(),
+        writer: WRITER.into(),
         command: words.map(|word| word.display().to_string()).collect(),
         directory: cwd.display().to_string(),
         scope: name_of(&config.scope).into(),
@@ -57,12 +58,7 @@ fn run(config: &TraceConfig, accel: Accel, cwd: &Path, job: &Job, kernel: &Kerne
     if config.scope != Scope::User {
         kernel_file::identify(kernel, &mut run);
     }
-    let machine = &config.machine;
-    run.other.insert("memory".into(), machine.memory.0.into());
-    run.other
-        .insert("processors".into(), machine.processors.into());
-    run.other
-        .insert("cpu".into(), machine.model.as_str().into());
+    add_machine(&mut run, &config.machine);
     // Values can be secret, and a trace is shown to others.
     let variables = job.envp.iter().map(|entry| {
         let name = entry.0.split(|byte| *byte == b'=').next();

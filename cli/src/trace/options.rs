@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::builder::TypedValueParser;
 use clap::{ArgAction, Args};
@@ -10,7 +10,7 @@ use vbts_protocol::{Follow, Scope};
 
 use super::date;
 use crate::filters::FilterArgs;
-use crate::options::{EXIT_STATUS, MachineArgs, named, one_of, values};
+use crate::options::{EXIT_STATUS, MachineArgs, is_btrace, named, one_of, values};
 use crate::report::{ReportParser, ReportRequest};
 use vbts_capture::config::DEFAULT_BUFFER;
 use vbts_capture::output::TraceTo;
@@ -159,9 +159,8 @@ impl TraceArgs {
     }
 
     fn format(&self) -> TraceFormat {
-        let output = self.output.as_deref();
-        let by_name = match output.and_then(Path::extension) {
-            Some(extension) if extension == "btrace" => TraceFormat::Btrace,
+        let by_name = match self.output.as_deref() {
+            Some(output) if is_btrace(output) => TraceFormat::Btrace,
             _ => TraceFormat::Text,
         };
         self.format.unwrap_or(by_name)

@@ -13,6 +13,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 
 use super::{TraceArgs, run};
+use crate::options::is_btrace;
 use crate::report::{self, ReportArgs, ReportRequest};
 use vbts_capture::output::TraceTo;
 use vbts_capture::{TraceConfig, TraceFormat};
@@ -91,11 +92,7 @@ pub(super) fn main(args: &TraceArgs) -> Result<u8, Failure> {
 /// There are several such reports.
 fn outputs(args: &TraceArgs) -> anyhow::Result<(Option<&Path>, Option<&Path>)> {
     let output = args.output.as_deref();
-    let is_trace = |path: &&Path| {
-        path.extension()
-            .is_some_and(|extension| extension == "btrace")
-    };
-    if let Some(kept) = output.filter(is_trace) {
+    if let Some(kept) = output.filter(|path| is_btrace(path)) {
         return Ok((Some(kept), None));
     }
     let without = args
