@@ -1,4 +1,4 @@
-//! How often two runs have executed each branch differently.
+//! The branches that one of two runs has taken, or not taken, more often.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io;
@@ -10,7 +10,7 @@ use vbts_trace::profile::modules::{ModuleId, Place};
 use crate::names::name_places;
 use crate::{Loaded, Out};
 
-/// Where a branch goes to: an offset in its file, or elsewhere.
+/// One outcome of a branch: not taken, or taken to an offset in its file or to another file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Way {
     NotTaken,
@@ -18,10 +18,10 @@ enum Way {
     Elsewhere,
 }
 
-/// How often each branch of a file went each way.
+/// Counts of the outcomes of branches, by the offset of the branch.
 type Ways = BTreeMap<(u64, Way), u64>;
 
-/// How often each branch of a file went each way: the branches at `offsets`.
+/// Counts the outcomes of the branches of a file that are at `offsets`.
 fn ways<W: Watch>(profile: &Loaded<W>, module: ModuleId, offsets: &BTreeSet<u64>) -> Ways {
     let mut ways = Ways::new();
     let mut taken: BTreeMap<u64, u64> = BTreeMap::new();
@@ -69,7 +69,7 @@ fn offsets<W: Watch>(profile: &Loaded<W>, module: ModuleId) -> impl Iterator<Ite
     of_it.map(|(edge, _)| edge.from.offset)
 }
 
-/// Whether a program decides at a branch where it goes: it is no return.
+/// Whether the branch is a jump or a call. The target of a return is that of its call.
 fn decides<W: Watch>(profile: &mut Loaded<W>, module: ModuleId, offset: u64) -> bool {
     let (code, modules) = profile.code();
     let line = code.line(modules, module, offset, offset, offset);

@@ -1,5 +1,5 @@
-//! What the tasks of a run have executed in the program's own file: the calls, and sums of the
-//! branches, by which two runs are compared without the branches themselves.
+//! Calls of the tasks of a run in the program's own file, and sums of its branches, by which two
+//! runs are compared without the branches themselves.
 //!
 //! After each [`WINDOW`] own branches of a task, a sum of all that it has executed is kept. While
 //! the second run is read, its sums are compared with those of the first one, and the branches
@@ -62,7 +62,7 @@ pub(super) struct Step {
     pub node: NodeId,
 }
 
-/// Where a task of the second run differs from its partner.
+/// The first difference of a task of the second run from its partner.
 #[derive(Debug)]
 pub(super) struct Parted {
     /// The partner, by its number.
@@ -73,12 +73,12 @@ pub(super) struct Parted {
     pub steps: Vec<Step>,
     /// The innermost node of the stack after them.
     pub node: NodeId,
-    /// How often each straight line was executed up to the last step, by its mark; `None` if
+    /// Number of executions of each straight line up to the last step, by its mark; `None` if
     /// several threads have executed them.
     pub counts: Option<Vec<(u32, u64)>>,
 }
 
-/// What a task has executed while it executed one program.
+/// The part of a task's execution in one program.
 #[derive(Debug)]
 pub(super) struct Stretch {
     /// The thread ID of the task.
@@ -109,11 +109,11 @@ pub(super) struct Stretch {
 struct Task {
     /// The current stretch.
     stretch: Option<usize>,
-    /// Where calls to the linkage have come from.
+    /// Calls into the linkage, by their places.
     linkage: Linkage<Place>,
 }
 
-/// How tasks find their partners while they are read: by program, the place where they were first
+/// Key by which tasks are paired while they are read: the program, the place where they were first
 /// in their own file, and how many such there were before.
 type Role = (String, u64, usize);
 
@@ -122,12 +122,12 @@ type Role = (String, u64, usize);
 pub struct Executions {
     pub(super) own: OwnCode,
     kept: usize,
-    /// Whether calls were left out.
+    /// Calls were left out.
     cut: bool,
     /// In the order in which they begin.
     pub(super) stretches: Vec<Stretch>,
     tasks: Vec<Task>,
-    /// How often each own branch was executed, and the first stretch that has executed it.
+    /// Number of executions of each own branch, and the first stretch that has executed it.
     counts: Vec<(u64, usize)>,
     hashes: Vec<u64>,
     /// How many stretches have begun in a role.
