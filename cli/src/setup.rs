@@ -1,6 +1,7 @@
-//! `vbts setup`: builds the guest's files from the sources of vbts, and puts them where vbts finds
-//! them when it is installed.
+//! `vbts setup`: builds the guest's files from the sources of vbts, or fetches them, and puts them
+//! where vbts finds them when it is installed.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -15,6 +16,8 @@ use vbts_host::exit::{Failure, say};
 const FILES: [&str; 3] = ["vmlinux", "agent", "ptrace_bts"];
 /// A file that marks a directory as one that this command has filled.
 const MARK: &str = "from-vbts-setup";
+/// The script that fetches a release and installs it.
+const INSTALLER: &str = include_str!("../install.sh");
 
 /// Arguments of `vbts setup`.
 #[derive(Debug, Args)]
@@ -25,8 +28,11 @@ pub(crate) struct SetupArgs {
     /// Architecture of the guest: i386 for processor models without a 64-bit mode
     #[arg(long, value_parser = arch(), default_value = Arch::X86_64.name())]
     pub arch: Arch,
+    /// Fetch the files of this version's release instead of building them
+    #[arg(long, conflicts_with_all = ["source", "arch"])]
+    pub download: bool,
     /// Remove what an earlier call has installed
-    #[arg(long, conflicts_with = "source")]
+    #[arg(long, conflicts_with_all = ["source", "download"])]
     pub remove: bool,
 }
 
@@ -43,7 +49,11 @@ pub(crate) fn main(args: &SetupArgs) -> Result<u8, Failure> {
             directory.display()
         ));
     } else {
-        install(&args.source, args.arch, &directory)?;
+        if args.download {
+            download(&mut installer(), &directory)?;
+        } else {
+            install(&args.source, args.arch, &directory)?;
+        }
         say(format_args!(
             "installed the guest's files in {}",
             directory.display()
@@ -68,12 +78,7 @@ fn install(source: &Path, arch: Arch, directory: &Path) -> anyhow::Result<()> {
         "--source {}: not the sources of vbts, because guest-kernel/build is missing",
         source.display()
     );
-    let is_own = directory.join(MARK).exists();
-    ensure!(
-        is_own || FILES.iter().all(|name| !directory.join(name).exists()),
-        "{} has the files of another installation",
-        directory.display()
-    );
+    check_owner(directory)?;
     let status = Command::new("bash")
         .arg(&program)
         .args(["--arch", arch.name()])
@@ -83,17 +88,76 @@ fn install(source: &Path, arch: Arch, directory: &Path) -> anyhow::Result<()> {
     if !status.success() {
         bail!("{} failed: {status}", program.display());
     }
+    let built = source
+        .join("target")
+        .join(vbts_guest_files::build_directory(arch));
+    put(&built, directory)
+}
+
+/// The installer of the release of this version.
+fn installer() -> Command {
+    let mut shell = Command::new("sh");
+    // The script reads itself from a pipe, so it fetches the release.
+    shell.args(["-s", "--"]);
+    shell
+}
+
+/// Fetches the release with `shell`, which reads the installer, and puts its files into
+/// `directory`.
+fn download(shell: &mut Command, directory: &Path) -> anyhow::Result<()> {
+    check_owner(directory)?;
+    let cannot = || format!("Cannot write to {}", directory.display());
+    // The release has the program, too, which stays as it is.
+    let release = directory.join("release.new");
+    std::fs::create_dir_all(directory).with_context(cannot)?;
+    let installed = fetch(shell, &release).and_then(|()| put(&release.join("lib/vbts"), directory));
+    let removed = std::fs::remove_dir_all(&release);
+    installed?;
+    removed.with_context(cannot)
+}
+
+/// Has `shell` install the release in the directory `prefix`.
+fn fetch(shell: &mut Command, prefix: &Path) -> anyhow::Result<()> {
+    let script = INSTALLER
+        .replace("@VERSION@", env!("CARGO_PKG_VERSION"))
+        .replace("@REPOSITORY@", env!("CARGO_PKG_REPOSITORY"));
+    let mut shell = shell
+        .arg("--prefix")
+        .arg(prefix)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .context("Cannot run sh")?;
+    if let Some(mut stdin) = shell.stdin.take() {
+        // A shell that has ended has a status, which says more.
+        let _ = stdin.write_all(script.as_bytes());
+    }
+    let status = shell.wait().context("Cannot wait for sh")?;
+    ensure!(status.success(), "the release is not installed: {status}");
+    Ok(())
+}
+
+/// Refuses a directory with the files of a package.
+fn check_owner(directory: &Path) -> anyhow::Result<()> {
+    let is_own = directory.join(MARK).exists();
+    ensure!(
+        is_own || FILES.iter().all(|name| !directory.join(name).exists()),
+        "{} has the files of another installation",
+        directory.display()
+    );
+    Ok(())
+}
+
+/// Puts the guest's files of the directory `from` into `directory`.
+fn put(from: &Path, directory: &Path) -> anyhow::Result<()> {
     let cannot = || format!("Cannot write to {}", directory.display());
     std::fs::create_dir_all(directory).with_context(cannot)?;
     std::fs::write(directory.join(MARK), "").with_context(cannot)?;
     for name in FILES {
-        let built = source
-            .join("target")
-            .join(vbts_guest_files::build_directory(arch))
-            .join(name);
+        let file = from.join(name);
         // A guest that runs keeps the file that it has opened.
         let new = directory.join(format!("{name}.new"));
-        std::fs::copy(&built, &new).with_context(|| format!("Cannot copy {}", built.display()))?;
+        std::fs::copy(&file, &new).with_context(|| format!("Cannot copy {}", file.display()))?;
         std::fs::rename(&new, directory.join(name)).with_context(cannot)?;
     }
     Ok(())
@@ -170,6 +234,38 @@ mod tests {
             std::fs::read(directory.path().join("vmlinux")).unwrap(),
             b"other"
         );
+    }
+
+    #[test]
+    fn a_release_is_fetched_and_its_program_is_not_installed() {
+        const BODY: &str = "cat >/dev/null; mkdir -p \"$1/bin\" \"$1/lib/vbts\"; cd \"$1\"; \
+                            echo new | tee bin/vbts lib/vbts/vmlinux lib/vbts/agent \
+                            lib/vbts/ptrace_bts >/dev/null";
+        let prefix = tempfile::tempdir().unwrap();
+        let directory = prefix.path().join("lib/vbts");
+        // It has the arguments of the real one.
+        let mut stand_in = Command::new("sh");
+        stand_in.args(["-c", BODY]);
+        download(&mut stand_in, &directory).unwrap();
+        let mut names: Vec<_> = std::fs::read_dir(&directory)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        assert_eq!(names, ["agent", MARK, "ptrace_bts", "vmlinux"]);
+        assert!(!prefix.path().join("bin").exists());
+        remove(&directory).unwrap();
+    }
+
+    #[test]
+    fn a_release_that_is_not_there_installs_nothing() {
+        let prefix = tempfile::tempdir().unwrap();
+        let mut shell = installer();
+        shell.env("VBTS_RELEASE", "file:///nonexistent");
+        let error = download(&mut shell, &prefix.path().join("lib/vbts")).unwrap_err();
+        assert!(error.to_string().contains("exit status: 1"), "{error}");
+        let left = std::fs::read_dir(prefix.path().join("lib/vbts")).unwrap();
+        assert_eq!(left.count(), 0);
     }
 
     #[test]

@@ -199,13 +199,19 @@ fn locate(
                 Arch::X86_64 => String::new(),
                 Arch::I386 => format!(" --arch {}", arch.name()),
             };
-            let build = match name.split_once('/') {
-                Some((api, _)) => format!("guest-kernel/build{option} --api {api}"),
-                None => format!("guest-kernel/build{option} or vbts setup{option}"),
+            let build = match (name.split_once('/'), arch) {
+                (Some((api, _)), _) => {
+                    format!("build it with guest-kernel/build{option} --api {api}")
+                }
+                (None, Arch::X86_64) => "fetch it with vbts setup --download, build it with \
+                     guest-kernel/build or vbts setup"
+                    .into(),
+                (None, Arch::I386) => {
+                    format!("build it with guest-kernel/build{option} or vbts setup{option}")
+                }
             };
             anyhow!(
-                "the guest's {name} is missing: build it with {build}, or set {variable} \
-             (searched for {looked})"
+                "the guest's {name} is missing: {build}, or set {variable} (searched for {looked})"
             )
             .into()
         })

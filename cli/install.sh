@@ -1,0 +1,1 @@
+../ci/package.d/install.sh
