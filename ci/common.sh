@@ -121,6 +121,15 @@ python_tools() {
 	mv "$tools.new" "$tools"
 }
 
+# package_field NAME: prints a field that all crates have in common.
+package_field() { sed -n "/^\[workspace.package\]/,/^\$/s/^$1 = \"\(.*\)\"/\1/p" Cargo.toml; }
+
+# installer VERSION: prints the script that installs the release of a version.
+installer() {
+	sed -e "s|@VERSION@|$1|" -e "s|@REPOSITORY@|$(package_field repository)|" \
+		ci/package.d/install.sh
+}
+
 # program_packages quick|all: prints the packages of the rows of tests/real_programs/table: of those
 # for ci/test, or of all.
 program_packages() {

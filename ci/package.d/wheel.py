@@ -19,7 +19,14 @@ import zipfile
 TAG = "py3-none-manylinux_2_17_x86_64.musllinux_1_1_x86_64"
 # What a wheel has of share/: manual pages, and completions where shells look for them.
 SHARE = ["man", "bash-completion", "fish", "zsh"]
-LICENCES = ["LICENSE-APACHE", "LICENSE-MIT", "COPYING.GPL-2", "copyright", "crates.txt"]
+LICENCES = [
+    "LICENSE-APACHE",
+    "LICENSE-MIT",
+    "COPYING.GPL-2",
+    "COPYING.LGPL-2.1",
+    "copyright",
+    "crates.txt",
+]
 
 METADATA = """\
 Metadata-Version: 2.4
