@@ -8,6 +8,8 @@ use vbts_symbols::reader::object_file::ObjectFile;
 
 /// Maximum length of a label's part in bytes: a name of 4 KiB, an ellipsis and a suffix.
 const MAX_PART: usize = 4096 + 8;
+/// Size in bytes of the code whose inlined calls are looked up.
+const INLINED: u64 = 256;
 
 /// A file that has no name.
 ///
@@ -29,7 +31,9 @@ pub fn read(file: &File, debug_file: Option<&File>) -> Option<ObjectFile> {
     }
     object.finish();
     // Lines that are malformed leave the functions as they are.
-    let _ = object.read_lines(debug_file.into_iter().chain([file]), &mut budget);
+    let files = debug_file.into_iter().chain([file]);
+    let copies = files.map(|file| file.try_clone().expect("a descriptor"));
+    let _ = object.read_lines(copies, &mut budget);
     Some(object)
 }
 
@@ -44,4 +48,13 @@ pub fn look_up(object: &ObjectFile, address: u64) {
     if let Some((path, line)) = object.line(address) {
         assert!(path.len() <= MAX_PART && line != 0, "{line}, {path}");
     }
+    let end = address.saturating_add(INLINED);
+    object.inlined(true, address..end, &mut |inlined| {
+        let is_inside = |(start, after): &(u64, u64)| {
+            address <= *start && start < after && *after <= end
+        };
+        assert!(inlined.code.iter().all(is_inside), "{inlined:x?}");
+        assert!(inlined.name.len() <= MAX_PART, "{} bytes", inlined.name.len());
+        true
+    });
 }

@@ -9,7 +9,7 @@ use std::process::Command;
 use super::connection::Connection;
 use super::files::{FileId, Files};
 use super::mapped_files::MappedFiles;
-use super::protocol::{Answer, FunctionRange};
+use super::protocol::{Answer, FunctionRange, InlinedRow};
 use super::source::Source;
 use super::unnamed::Unnamed;
 use vbts_host::root::Root;
@@ -114,6 +114,19 @@ impl FileSymbols {
     ) {
         if let Some(id) = self.id(path) {
             self.files.lines(id, range, each);
+        }
+    }
+
+    /// Calls `each` with the inlined calls that have code in a function, or in a part of it, the
+    /// outer ones first.
+    pub fn inlined(
+        &mut self,
+        path: Option<&str>,
+        range: Range<u64>,
+        each: &mut dyn FnMut(&InlinedRow<'_>),
+    ) {
+        if let Some(id) = self.id(path) {
+            self.files.inlined(id, range, each);
         }
     }
 }

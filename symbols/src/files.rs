@@ -48,6 +48,8 @@ struct SymbolFile {
     state: State,
     /// Its source lines are read.
     lines: bool,
+    /// It can be asked about inlined functions.
+    has_inlined: bool,
 }
 
 #[derive(Debug)]
@@ -169,6 +171,7 @@ impl Files {
             place,
             state: State::Unread,
             lines: true,
+            has_inlined: false,
         };
         self.count = self.count.wrapping_add(1);
         self.files.insert(self.count, file);
@@ -271,7 +274,12 @@ impl Files {
         };
         let finish = Action::Finish { file: id, lines };
         self.source.send(finish, debug_file.as_ref())?;
-        let Reply::Finished { refused, functions } = self.source.receive()? else {
+        let Reply::Finished {
+            refused,
+            functions,
+            has_inlined,
+        } = self.source.receive()?
+        else {
             return Err(Gone::Closed);
         };
         if refused == Some(Refusal::TooLarge) && self.reset() {
@@ -282,6 +290,7 @@ impl Files {
             return Ok(());
         };
         file.state = State::Read(self.epoch);
+        file.has_inlined = has_inlined;
         if is_kernel && functions == 0 {
             self.unnamed.add(&file.name, NO_SYMBOLS);
         } else if refused == Some(Refusal::TooLarge) && file.lines {
@@ -296,6 +305,11 @@ impl Files {
     fn is_kernel(&self, id: FileId) -> bool {
         let file = self.files.get(&id);
         file.is_some_and(|file| matches!(file.place, Place::Kernel(_)))
+    }
+
+    /// Whether a file that was read can be asked about inlined functions.
+    fn has_inlined(&self, id: FileId) -> bool {
+        self.files.get(&id).is_some_and(|file| file.has_inlined)
     }
 
     fn refused(&mut self, id: FileId, refusal: Refusal) {

@@ -54,7 +54,7 @@ pub use by_file::FileSymbols;
 pub use connection::COMMAND;
 pub use debug_files::debuginfod_cache;
 pub use mapped_files::{MappedFiles, Problem, Problems};
-pub use protocol::{Answer, CodePlace, FunctionKind, FunctionRange, Wanted};
+pub use protocol::{Answer, CodePlace, FunctionKind, FunctionRange, InlinedRow, Wanted};
 pub use reader::is_linkage;
 pub use symbolizer::Symbolizer;
 pub use unnamed::Unnamed;

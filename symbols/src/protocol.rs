@@ -72,6 +72,17 @@ pub enum Action {
         /// The address after the last one.
         end: u64,
     },
+    /// List the inlined calls. The replies are [`Reply::Inlined`].
+    Inlined {
+        /// As in [`Self::Open`].
+        file: u32,
+        /// As in [`Self::Find`].
+        absolute: bool,
+        /// The first address of a function, or of a part of it.
+        start: u64,
+        /// The address after the last one.
+        end: u64,
+    },
     /// Forget all files. There is no reply.
     Forget,
 }
@@ -92,6 +103,8 @@ pub enum Reply<'a> {
         refused: Option<Refusal>,
         /// Number of its functions.
         functions: u64,
+        /// It can be asked about inlined calls.
+        has_inlined: bool,
     },
     /// Answers about the next addresses.
     Found {
@@ -122,6 +135,15 @@ pub enum Reply<'a> {
         rows: &'a [u8],
         /// The address at which the next request begins; `None` at the end.
         next: Option<u64>,
+    },
+    /// The next inlined calls.
+    Inlined {
+        /// Number of rows.
+        count: u32,
+        /// That many [`InlinedRow`]s.
+        rows: &'a [u8],
+        /// There are no more.
+        is_last: bool,
     },
     /// The process that reads has ended. Another takes its place.
     Ended {
@@ -206,6 +228,20 @@ pub(crate) struct LineRow<'a> {
     /// Path of the source file; nothing if it is that of the row before in the packet.
     #[serde(borrow)]
     pub path: Option<&'a str>,
+}
+
+/// A call that was inlined.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InlinedRow<'a> {
+    /// Number of the row of the inlined call in which it is, from 0 on.
+    pub outer: Option<u32>,
+    /// Its code: offsets in the file, or addresses, of the first byte and of the first one after.
+    pub code: Vec<(u64, u64)>,
+    /// The name of the function as in the source.
+    pub name: &'a str,
+    /// Path and number of the line of the call.
+    #[serde(borrow)]
+    pub call: Option<(&'a str, u32)>,
 }
 
 /// Why a file is not read.

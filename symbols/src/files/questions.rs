@@ -7,7 +7,7 @@ use serde::Deserialize;
 use super::{FileId, Files, TOO_LARGE};
 use crate::connection::Gone;
 use crate::protocol::{
-    Action, Answer, CodePlace, FunctionRange, LineRow, MAX_ADDRESSES, Reply, Wanted,
+    Action, Answer, CodePlace, FunctionRange, InlinedRow, LineRow, MAX_ADDRESSES, Reply, Wanted,
 };
 use crate::source::Source;
 
@@ -157,6 +157,48 @@ impl Files {
                 Some(next) if next > start => start = next,
                 _ => return,
             }
+        }
+    }
+
+    /// Calls `each` with the inlined calls that have code in a function of a file, or in a part of
+    /// it, the outer ones first.
+    pub(crate) fn inlined(
+        &mut self,
+        id: FileId,
+        range: Range<u64>,
+        each: &mut dyn FnMut(&InlinedRow<'_>),
+    ) {
+        let absolute = self.is_kernel(id);
+        if !self.is_loaded(id) || !self.has_inlined(id) {
+            return;
+        }
+        let packets = self.request(id, |source| {
+            let action = Action::Inlined {
+                file: id,
+                absolute,
+                start: range.start,
+                end: range.end,
+            };
+            source.send(action, None)?;
+            let mut packets = Vec::new();
+            loop {
+                let Reply::Inlined {
+                    count,
+                    rows,
+                    is_last,
+                } = source.receive()?
+                else {
+                    return Err(Gone::Closed);
+                };
+                packets.push((count, rows.to_vec()));
+                if is_last {
+                    return Ok(packets);
+                }
+            }
+        });
+        for (count, rows) in packets.unwrap_or_default() {
+            let rows = all_of(count, &rows).unwrap_or_default();
+            rows.iter().for_each(&mut *each);
         }
     }
 

@@ -166,6 +166,13 @@ impl<'a> ElfFile<'a> {
         self.decompress(header.format, data.unwrap_or_default(), header.size)
     }
 
+    /// The offset in the file of the contents of `section`, if it has some and they are not
+    /// compressed.
+    pub(super) fn place(&self, section: &Section) -> Option<u64> {
+        let is_plain = section.kind != elf::SHT_NOBITS && !section.is_compressed();
+        is_plain.then_some(section.offset)
+    }
+
     /// Size in bytes of the header of a compressed section.
     fn compression_size(&self) -> usize {
         match self.class {

@@ -10,6 +10,8 @@ use vbts_host::sandbox::limit;
 const MAX_MEMORY: u64 = 640 << 20;
 /// Address space in bytes of the process that reads.
 const MAX_ADDRESS_SPACE: u64 = 2 << 30;
+/// Number of open files: those whose inlined functions are known stay open.
+const MAX_FILES: u64 = 1024;
 /// Processor time in seconds for one request.
 const REQUEST_SECONDS: i64 = 10;
 /// Processor time in seconds of the processes that have died, after which no more are started.
@@ -54,7 +56,7 @@ pub(crate) fn confine_reader() -> io::Result<()> {
     limit(Resource::Data, MAX_MEMORY)?;
     limit(Resource::As, MAX_ADDRESS_SPACE)?;
     limit(Resource::Fsize, 0)?;
-    limit(Resource::Nofile, 16)
+    limit(Resource::Nofile, MAX_FILES)
 }
 
 /// Makes the request that begins now kill the process if it takes too long.

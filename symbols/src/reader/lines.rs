@@ -1,20 +1,27 @@
-//! Source lines of an ELF file, from its debugging information. Other files that it names (split
-//! DWARF) are not opened.
+//! Source lines and inlined functions of an ELF file, from its debugging information. Other files
+//! that it names (split DWARF) are not opened.
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::sync::Arc;
 
 use addr2line::Context;
-use gimli::{AbbreviationsCacheStrategy, Dwarf, EndianArcSlice, LittleEndian, SectionId};
+use gimli::{
+    AbbreviationsCacheStrategy, DebugInfoOffset, Dwarf, EndianArcSlice, LittleEndian, SectionId,
+};
 
 use super::budget::Budget;
+use super::debug_info::{Contents, WholeUnits};
 use super::elf::{ElfFile, Section, optional};
-use super::units::first_entries;
+use super::inlined::{Inlined, InlinedCalls};
+use super::units::units;
 use crate::protocol::{MAX_PATH, Refusal};
 use vbts_host::escape::prefix;
 
-/// The sections that describe lines, without `.debug_info`, of which little is read. The others
-/// describe types, variables and macros, or where the entries that are not read begin.
+/// Maximum size in bytes of a `.debug_info` that is decompressed to find inlined functions.
+const MAX_COMPRESSED: u64 = 64 << 20;
+/// The sections that describe lines, without `.debug_info`, of which little is read at first. The
+/// others describe types, variables and macros.
 const SECTIONS: [SectionId; 8] = [
     SectionId::DebugAbbrev,
     SectionId::DebugAddr,
@@ -30,7 +37,10 @@ const SECTIONS: [SectionId; 8] = [
 pub(super) type Data = EndianArcSlice<LittleEndian>;
 
 /// The source lines of one file.
-pub(super) struct Lines(Context<Data>);
+pub(super) struct Lines {
+    context: Context<Data>,
+    inlined: Option<RefCell<InlinedCalls>>,
+}
 
 impl std::fmt::Debug for Lines {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -39,12 +49,12 @@ impl std::fmt::Debug for Lines {
 }
 
 impl Lines {
-    /// Reads the lines of `file`; `None` if it has none.
+    /// Reads the lines of `file`; `None` if it has none. Keeps the file open.
     ///
     /// # Errors
     /// They are malformed or too large.
-    pub(super) fn read(file: &File, budget: &mut Budget) -> Result<Option<Self>, Refusal> {
-        let elf = ElfFile::open(file)?;
+    pub(super) fn read(file: File, budget: &mut Budget) -> Result<Option<Self>, Refusal> {
+        let elf = ElfFile::open(&file)?;
         if find(&elf, SectionId::DebugLine).is_none() {
             return Ok(None);
         }
@@ -55,27 +65,72 @@ impl Lines {
             };
             Ok(Data::new(contents, LittleEndian))
         })?;
+        let mut whole = None;
         if let Some((section, is_old)) = find(&elf, SectionId::DebugInfo) {
             let mut stream = match is_old {
                 true => elf.stream_gnu(section)?,
                 false => elf.stream(section)?,
             };
-            let entries = first_entries(&mut stream, &dwarf.debug_abbrev, budget)?;
-            dwarf.debug_info = Data::new(Arc::from(entries), LittleEndian).into();
+            let units = units(&mut stream, &dwarf.debug_abbrev, budget)?;
+            dwarf.debug_info = Data::new(Arc::from(units.first_entries), LittleEndian).into();
+            let size = units
+                .places
+                .last()
+                .map_or(0, |last| last.offset + last.size);
+            let contents = match elf.place(section) {
+                Some(place) if !is_old => Some(Contents::File(place)),
+                // Files without inlined functions are still worth reading.
+                _ if size > MAX_COMPRESSED => None,
+                _ => self::contents(&elf, SectionId::DebugInfo, budget)
+                    .ok()
+                    .map(Contents::Memory),
+            };
+            whole = contents.map(|contents| (contents, units.places));
         }
         // Units can share a table of abbreviations.
         dwarf.populate_abbreviations_cache(AbbreviationsCacheStrategy::All);
-        let context = Context::from_dwarf(dwarf);
-        context
-            .map(|context| Some(Self(context)))
-            .map_err(|_| Refusal::NotElf)
+        let dwarf = Arc::new(dwarf);
+        let context = Context::from_arc_dwarf(dwarf.clone()).map_err(|_| Refusal::NotElf)?;
+        let inlined = whole.map(|(contents, places)| {
+            let units = WholeUnits::new(dwarf, file, contents, places);
+            RefCell::new(InlinedCalls::new(units))
+        });
+        Ok(Some(Self { context, inlined }))
+    }
+
+    /// Whether [`Self::inlined`] can find something.
+    pub(super) fn has_inlined(&self) -> bool {
+        self.inlined.is_some()
+    }
+
+    /// Calls `each` with the inlined calls that have code in `range`, the outer ones first. Ends
+    /// when `each` returns false.
+    pub(super) fn inlined(
+        &self,
+        range: std::ops::Range<u64>,
+        each: &mut dyn FnMut(Inlined<'_>) -> bool,
+    ) {
+        let Some(inlined) = &self.inlined else {
+            return;
+        };
+        // The library looks for what begins below the next address.
+        let unit = range.start.checked_add(1).and_then(|_| {
+            let unit = self.context.find_dwarf_and_unit(range.start);
+            unit.skip_all_loads()
+        });
+        if let Some(unit) = unit
+            && let Some(DebugInfoOffset(shortened)) = unit.header.debug_info_offset()
+        {
+            let mut inlined = inlined.borrow_mut();
+            inlined.find(shortened as u64, &range, each);
+        }
     }
 
     /// Source file and line of `address`, an address in the file.
     pub(super) fn find(&self, address: u64) -> Option<(String, u32)> {
         // The library looks for what begins below the next address.
         address.checked_add(1)?;
-        let location = self.0.find_location(address).ok()??;
+        let location = self.context.find_location(address).ok()??;
         Some((
             prefix(location.file?, MAX_PATH).to_owned(),
             location.line.filter(|line| *line != 0)?,
@@ -89,7 +144,7 @@ impl Lines {
         range: std::ops::Range<u64>,
         each: &mut dyn FnMut(u64, u64, u32, &str) -> bool,
     ) {
-        let Ok(rows) = self.0.find_location_range(range.start, range.end) else {
+        let Ok(rows) = self.context.find_location_range(range.start, range.end) else {
             return;
         };
         for (start, size, location) in rows {
@@ -127,7 +182,7 @@ mod tests {
     #[test]
     fn the_last_address_has_no_line() {
         let exe = File::open(std::env::current_exe().unwrap()).unwrap();
-        let lines = Lines::read(&exe, &mut Budget::default());
+        let lines = Lines::read(exe, &mut Budget::default());
         assert_eq!(lines.unwrap().unwrap().find(u64::MAX), None);
     }
 }

@@ -8,8 +8,10 @@
 //! dies: vbts itself is in a sandbox by then, where no process can be started.
 
 pub mod budget;
+mod debug_info;
 mod demangle;
 mod elf;
+pub mod inlined;
 mod limits;
 mod lines;
 mod linkage;

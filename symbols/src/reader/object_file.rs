@@ -9,6 +9,7 @@ use vbts_trace::profile::modules::extend_32;
 use super::budget::Budget;
 use super::demangle::MAX_MANGLED;
 use super::elf::{ElfFile, optional};
+use super::inlined::Inlined;
 use super::lines::Lines;
 use super::symbol_table::SymbolTable;
 use super::{linkage, unwind};
@@ -109,13 +110,13 @@ impl ObjectFile {
         Ok(())
     }
 
-    /// Reads the source lines of the first of `files` that has some.
+    /// Reads the source lines of the first of `files` that has some, and keeps it open.
     ///
     /// # Errors
     /// They are too large.
-    pub fn read_lines<'a>(
+    pub fn read_lines(
         &mut self,
-        files: impl IntoIterator<Item = &'a File>,
+        files: impl IntoIterator<Item = File>,
         budget: &mut Budget,
     ) -> Result<(), Refusal> {
         for file in files {
@@ -374,6 +375,41 @@ impl ObjectFile {
         }
     }
 
+    /// Whether [`Self::inlined`] can find something.
+    pub(crate) fn has_inlined(&self) -> bool {
+        self.lines.as_ref().is_some_and(Lines::has_inlined)
+    }
+
+    /// Calls `each` with the inlined calls that have code in `range`, the outer ones first, at
+    /// offsets in the file, or at their own addresses if `absolute`. The range is that of a
+    /// function, or a part of it. Ends when `each` returns false.
+    pub fn inlined(
+        &self,
+        absolute: bool,
+        range: Range<u64>,
+        each: &mut dyn FnMut(Inlined<'_>) -> bool,
+    ) {
+        let start = match absolute {
+            true => Some(self.address_of_absolute(range.start)),
+            false => self.address_of_offset(range.start),
+        };
+        let (Some(lines), Some(start)) = (&self.lines, start) else {
+            return;
+        };
+        let size = range.end.saturating_sub(range.start);
+        // The range is in one segment.
+        let back = |address: u64| range.start.wrapping_add(address.wrapping_sub(start));
+        lines.inlined(start..start.saturating_add(size), &mut |inlined| {
+            let code = inlined.code.iter();
+            each(Inlined {
+                code: code
+                    .map(|(start, end)| (back(*start), back(*end)))
+                    .collect(),
+                ..inlined
+            })
+        });
+    }
+
     /// Source file and line of `address`.
     pub fn line(&self, address: u64) -> Option<(String, u32)> {
         self.lines.as_ref()?.find(address)
@@ -407,7 +443,7 @@ pub(crate) mod tests {
         let mut budget = Budget::default();
         let (mut object, _) = ObjectFile::open(&file, &mut budget)?;
         object.finish();
-        object.read_lines([&file], &mut budget)?;
+        object.read_lines([file], &mut budget)?;
         Ok(object)
     }
 

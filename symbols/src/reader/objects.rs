@@ -6,10 +6,12 @@ use std::io;
 
 use super::budget::Budget;
 use super::object_file::ObjectFile;
-use crate::protocol::{Action, Answer, LineRow, MAX_PACKET, Refusal, Reply};
+use crate::protocol::{Action, Answer, InlinedRow, LineRow, MAX_PACKET, Refusal, Reply};
 
 /// Size in bytes of answers after which they are sent. One answer has less than a quarter of it.
 const FULL: usize = MAX_PACKET / 2;
+/// Maximum number of pieces of code of one inlined call. An answer has less than half of a packet.
+const MAX_CODE: usize = 1000;
 
 /// The files that were read.
 #[derive(Debug, Default)]
@@ -47,7 +49,12 @@ impl Objects {
             }
             Action::Finish { file: id, lines } => {
                 let (refused, functions) = self.finish(id, file, lines);
-                send(&Reply::Finished { refused, functions })
+                let object = self.files.get(&id);
+                send(&Reply::Finished {
+                    refused,
+                    functions,
+                    has_inlined: object.is_some_and(ObjectFile::has_inlined),
+                })
             }
             Action::Find {
                 file,
@@ -82,6 +89,12 @@ impl Objects {
                 start,
                 end,
             } => self.lines(self.files.get(&file), absolute, start..end, send),
+            Action::Inlined {
+                file,
+                absolute,
+                start,
+                end,
+            } => self.inlined(self.files.get(&file), absolute, start..end, send),
             Action::Forget => {
                 *self = Self::default();
                 Ok(())
@@ -104,7 +117,7 @@ impl Objects {
         }
         object.finish();
         if lines {
-            let files = debug_file.iter().chain([&file]);
+            let files = debug_file.into_iter().chain([file]);
             let read = budget.spend(|budget| object.read_lines(files, budget));
             refused = refused.or(read.err());
         }
@@ -173,6 +186,52 @@ impl Objects {
                 let rows = &rows;
                 send(&Reply::Lines { count, rows, next })
             }
+        }
+    }
+
+    fn inlined(
+        &self,
+        file: Option<&ObjectFile>,
+        absolute: bool,
+        range: std::ops::Range<u64>,
+        send: &mut dyn FnMut(&Reply<'_>) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let (mut rows, mut count, mut failure) = (Vec::new(), 0, None);
+        if let Some(file) = file {
+            file.inlined(absolute, range, &mut |inlined| {
+                let mut code = inlined.code.as_slice();
+                code = code.get(..MAX_CODE).unwrap_or(code);
+                let row = InlinedRow {
+                    outer: inlined.outer,
+                    code: code.to_vec(),
+                    name: inlined.name,
+                    call: inlined.call,
+                };
+                let added = postcard::to_extend(&row, std::mem::take(&mut rows));
+                let sent = added.map_err(io::Error::other).and_then(|more| {
+                    rows = more;
+                    count += 1;
+                    if rows.len() < FULL {
+                        return Ok(());
+                    }
+                    let (full, is_last) = (std::mem::take(&mut rows), false);
+                    send(&Reply::Inlined {
+                        count: std::mem::take(&mut count),
+                        rows: &full,
+                        is_last,
+                    })
+                });
+                failure = sent.err();
+                failure.is_none()
+            });
+        }
+        match failure {
+            Some(error) => Err(error),
+            None => send(&Reply::Inlined {
+                count,
+                rows: &rows,
+                is_last: true,
+            }),
         }
     }
 

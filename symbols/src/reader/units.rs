@@ -2,7 +2,8 @@
 //!
 //! A unit is a tree of entries. The first one has the unit's name, and where its lines are; all
 //! others are types, functions and variables. They are nearly all of the debugging information of a
-//! kernel, which can be larger than the memory of this process. Only the first ones are read.
+//! kernel, which can be larger than the memory of this process. Only the first ones are read, and
+//! where the units are, so that one can be read whole later.
 
 use gimli::{DebugInfo, EndianSlice, LittleEndian, UnitHeader, UnitType};
 
@@ -21,17 +22,38 @@ const MAX_UNITS: usize = 1 << 17;
 /// About the memory in bytes that a unit takes.
 const UNIT: usize = 1024;
 
-/// Reads the units of `.debug_info` that have code, each with its first entry alone. References to
-/// other places of `.debug_info` are wrong in what it returns. What is malformed ends it.
+/// Where a unit is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct UnitPlace {
+    /// Its offset in `.debug_info`.
+    pub offset: u64,
+    /// Its size in bytes, with the field of its length.
+    pub size: u64,
+    /// Its offset in [`Units::first_entries`], if it has code.
+    pub shortened: Option<u64>,
+}
+
+/// The units of a file.
+#[derive(Debug, Default)]
+pub(super) struct Units {
+    /// The units that have code, each with its first entry alone. References to other places of
+    /// `.debug_info` are wrong in it.
+    pub first_entries: Vec<u8>,
+    /// All units, by their offsets.
+    pub places: Vec<UnitPlace>,
+}
+
+/// Reads the units of `.debug_info`. What is malformed ends them.
 ///
 /// # Errors
 /// They are too large, or the host cannot read them.
-pub(crate) fn first_entries(
+pub(crate) fn units(
     info: &mut Stream<'_>,
     abbreviations: &gimli::DebugAbbrev<Data>,
     budget: &mut Budget,
-) -> Result<Vec<u8>, Refusal> {
-    let (mut units, mut count) = (Vec::new(), 0);
+) -> Result<Units, Refusal> {
+    let mut units = Units::default();
+    let mut offset = 0_u64;
     let mut unit = Vec::new();
     loop {
         unit.clear();
@@ -39,11 +61,15 @@ pub(crate) fn first_entries(
             return Ok(units);
         };
         budget.take(UNIT)?;
-        count += 1;
-        if count > MAX_UNITS {
+        if units.places.len() >= MAX_UNITS {
             return Err(Refusal::TooLarge);
         }
         let field = unit.len();
+        let mut place = UnitPlace {
+            offset,
+            size: length.saturating_add(field as u64),
+            shortened: None,
+        };
         let mut read = 0;
         for size in HEADS {
             let more = size.min(length) - read;
@@ -58,10 +84,13 @@ pub(crate) fn first_entries(
                 unit.push(0);
                 set_length(&mut unit, field);
                 budget.take(unit.len())?;
-                units.extend_from_slice(&unit);
+                place.shortened = Some(units.first_entries.len() as u64);
+                units.first_entries.extend_from_slice(&unit);
                 break;
             }
         }
+        units.places.push(place);
+        offset = offset.saturating_add(place.size);
         if !info.skip(length - read)? {
             return Ok(units);
         }
