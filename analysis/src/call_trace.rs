@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::io;
 
-use vbts_trace::profile::tree::NodeId;
+use vbts_trace::profile::tree::{Label, Node, NodeId};
 use vbts_trace::profile::{Ended, Seen, Sees, Watch};
 
 use super::open_calls::OpenCalls;
@@ -169,10 +169,27 @@ pub fn call_trace(
 ) -> io::Result<()> {
     let names = Names::of(profile);
     let lines = std::mem::take(&mut profile.watch().lines);
+    let shows_inlined = profile.shows_inlined();
     let nodes = profile.tree().nodes();
     let name = |node: NodeId| {
         let node = nodes.get(node as usize);
         node.map_or("", |node| names.label(node.label))
+    };
+    // The inlined functions that have made a call, the innermost first.
+    let inlined = |node: NodeId| {
+        let caller = |node: &Node| {
+            let caller = nodes.get(node.parent as usize)?;
+            (matches!(caller.label, Label::Inlined(_)) && shows_inlined).then_some(*caller)
+        };
+        let callers = std::iter::successors(nodes.get(node as usize).copied(), caller);
+        let callers: Vec<&str> = callers
+            .skip(1)
+            .map(|node| names.label(node.label))
+            .collect();
+        match callers.as_slice() {
+            [] => String::new(),
+            callers => format!(" /* from {} */", callers.join(", ")),
+        }
     };
     writeln!(out, "{:>14} {:>8}  call", "instructions", "task")?;
     // For each task, the depth of the outermost call of `only`.
@@ -195,10 +212,22 @@ pub fn call_trace(
             within.remove(&line.task);
         }
         let indent = (INDENT.0 * (line.depth - outer) as usize).min(INDENT.1);
-        let (task, name) = (line.task, name(line.node));
+        let (task, name, inlined) = (line.task, name(line.node), inlined(line.node));
         match line.kind {
-            Kind::Open => writeln!(out, "{:>14} {task:>8}  {:indent$}{name}() {{", "", "")?,
-            Kind::Leaf(count) => writeln!(out, "{count:>14} {task:>8}  {:indent$}{name}();", "")?,
+            Kind::Open => {
+                writeln!(
+                    out,
+                    "{:>14} {task:>8}  {:indent$}{name}() {{{inlined}",
+                    "", ""
+                )?;
+            }
+            Kind::Leaf(count) => {
+                writeln!(
+                    out,
+                    "{count:>14} {task:>8}  {:indent$}{name}();{inlined}",
+                    ""
+                )?;
+            }
             Kind::Close(count) => {
                 writeln!(out, "{count:>14} {task:>8}  {:indent$}}} /* {name} */", "")?;
             }

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use vbts_trace::profile::Watch;
 use vbts_trace::profile::tree::{Label, Node};
 
@@ -64,7 +64,7 @@ pub fn calls<W: Watch>(
         let name = names.label(node.label);
         if as_json {
             let parent = (node.parent != at).then_some(node.parent);
-            let object = json!({
+            let mut object = json!({
                 "node": at,
                 "parent": parent,
                 "name": name,
@@ -73,6 +73,9 @@ pub fn calls<W: Watch>(
                 "branches": node.branches,
                 "total": total.0,
             });
+            if let Label::Inlined(_) = node.label {
+                object["calls"] = Value::Null;
+            }
             writeln!(out, "{object}")?;
         } else {
             write!(
@@ -81,7 +84,7 @@ pub fn calls<W: Watch>(
                 total.0, node.instructions
             )?;
             match node.label {
-                Label::Program(_) => write!(out, "{:>10}  ", "")?,
+                Label::Program(_) | Label::Inlined(_) => write!(out, "{:>10}  ", "")?,
                 _ => write!(out, "{:>10}  ", node.calls)?,
             }
             writeln!(out, "{:indent$}{name}", "", indent = 2 * depth)?;

@@ -7,18 +7,21 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{ErrorKind, Read as _};
+use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use vbts_trace::CodeSource;
 use vbts_trace::profile::code::{Files, Symbol, SymbolKind};
+use vbts_trace::profile::inlined::InlinedCall;
 use vbts_trace::profile::modules::{Module, ModuleId, ModuleKind, extend_32};
 
+use super::inlined::{Call, InlinedNames};
 use super::memory_code::MemoryCode;
 use vbts_symbols::elf::Segment;
 use vbts_symbols::elf::{build_id, segments};
-use vbts_symbols::{Answer, FileSymbols, FunctionKind, Problem, Problems};
+use vbts_symbols::{Answer, FileSymbols, FunctionKind, InlinedRow, Problem, Problems};
 
 /// Maximum number of files that are open at once.
 const MAX_OPEN: usize = 256;
@@ -47,6 +50,7 @@ pub struct CodeFiles {
     segments: HashMap<ModuleId, Vec<Segment>>,
     /// Code that is in no file.
     memory: MemoryCode,
+    inlined: InlinedNames,
     source_problems: Problems,
 }
 
@@ -67,6 +71,7 @@ impl CodeFiles {
             kernel: None,
             segments: HashMap::new(),
             memory,
+            inlined: InlinedNames::default(),
             source_problems: Problems::default(),
         }
     }
@@ -213,6 +218,48 @@ impl CodeFiles {
         }
     }
 
+    /// The names of the inlined functions.
+    pub(crate) fn inlined_names(&self) -> &InlinedNames {
+        &self.inlined
+    }
+
+    /// The inlined calls whose code is at an offset in a module, the outermost first.
+    pub(crate) fn inlined_at(&mut self, module: &Module, offset: u64) -> Vec<Call> {
+        let directory = self.directory.clone();
+        // With the number of the call in which each is.
+        let mut rows: Vec<(Option<u32>, bool, Call)> = Vec::new();
+        self.inlined_rows(module, offset..offset.saturating_add(1), &mut |row| {
+            rows.push((row.outer, !row.code.is_empty(), Call::of(row, &directory)));
+        });
+        let mut calls = Vec::new();
+        // The outer ones come first.
+        let mut at = rows.iter().rposition(|(_, has_code, _)| *has_code);
+        while let Some((outer, _, call)) = at.and_then(|at| rows.get(at)) {
+            calls.push(call.clone());
+            let outer = outer.map(|outer| outer as usize);
+            at = outer.filter(|outer| Some(*outer) < at);
+        }
+        calls.reverse();
+        calls
+    }
+
+    /// Calls `each` with the inlined calls that have code in a range of a module.
+    fn inlined_rows(
+        &mut self,
+        module: &Module,
+        range: Range<u64>,
+        each: &mut dyn FnMut(&InlinedRow<'_>),
+    ) {
+        let has_file = match module.kind {
+            ModuleKind::File => self.file(module).is_some(),
+            ModuleKind::Kernel => true,
+            _ => false,
+        };
+        if has_file {
+            self.symbols.inlined(symbol_path(module), range, each);
+        }
+    }
+
     /// Number of functions of JIT compilers that others have replaced while the program ran.
     pub fn replaced(&self) -> u64 {
         self.memory.replaced()
@@ -291,6 +338,20 @@ impl Files for CodeFiles {
 
     fn add_build_id(&mut self, path: &[u8], id: Vec<u8>) {
         self.symbols.mapped_mut().add_build_id(path, id);
+    }
+
+    fn inlined(&mut self, module: &Module, function: Range<u64>) -> Vec<InlinedCall> {
+        let mut names = std::mem::take(&mut self.inlined);
+        let mut calls = Vec::new();
+        self.inlined_rows(module, function, &mut |row| {
+            calls.push(InlinedCall {
+                outer: row.outer,
+                function: names.add(module.id, row.name),
+                code: row.code.clone(),
+            });
+        });
+        self.inlined = names;
+        calls
     }
 
     fn symbols(&mut self, module: &Module) -> Vec<Symbol> {

@@ -4,6 +4,7 @@
 use std::io;
 
 use vbts_trace::profile::Watch;
+use vbts_trace::profile::tree::Label;
 
 use super::calls::sorted_children;
 use super::names::shown;
@@ -36,7 +37,8 @@ struct Frame<'a> {
     x: u64,
     width: u64,
     depth: usize,
-    calls: u64,
+    /// `None` for an inlined function.
+    calls: Option<u64>,
 }
 
 /// Draws a flame graph of the call tree, by instructions.
@@ -74,7 +76,7 @@ pub fn flamegraph<W: Watch>(
             x,
             width,
             depth,
-            calls: node.calls,
+            calls: (!matches!(node.label, Label::Inlined(_))).then_some(node.calls),
         });
         if depth < MAX_DEPTH {
             push(
@@ -120,10 +122,12 @@ pub fn flamegraph<W: Watch>(
                 .chain("..".chars())
                 .collect(),
         };
+        let calls = frame.calls.map(|calls| format!(", {calls} calls"));
+        let calls = calls.unwrap_or_default();
         writeln!(
             out,
             "<g class=\"f\" data-x=\"{}\" data-w=\"{}\" data-n=\"{}\"><title>{}: {} instructions \
-             ({:.2}%), {} calls</title><rect x=\"{x:.2}\" y=\"{y}\" width=\"{width:.2}\" \
+             ({:.2}%){calls}</title><rect x=\"{x:.2}\" y=\"{y}\" width=\"{width:.2}\" \
              height=\"{}\" fill=\"{}\" rx=\"1\"/><text x=\"{:.2}\" y=\"{}\">{}</text></g>",
             frame.x,
             frame.width,
@@ -131,7 +135,6 @@ pub fn flamegraph<W: Watch>(
             Xml(frame.name),
             frame.width,
             percent(frame.width, whole),
-            frame.calls,
             ROW - 1,
             color(frame.name),
             x + 3.0,

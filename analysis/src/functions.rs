@@ -6,6 +6,7 @@ use std::io;
 use serde_json::json;
 use vbts_trace::profile::Watch;
 use vbts_trace::profile::functions::FunctionId;
+use vbts_trace::profile::modules::Modules;
 use vbts_trace::profile::tree::{Label, Node, Tree};
 
 use super::{Loaded, Names, Out, percent};
@@ -64,7 +65,7 @@ impl SortBy {
 /// A row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Row {
-    /// Number of calls.
+    /// Number of calls; 0 for an inlined function.
     pub calls: u64,
     /// Instructions, without those of callees.
     pub instructions: u64,
@@ -74,14 +75,38 @@ pub(crate) struct Row {
     pub total: u64,
 }
 
-/// The rows of all functions that were executed.
-pub(crate) fn rows_by_function(tree: &Tree) -> BTreeMap<FunctionId, Row> {
-    let mut rows: BTreeMap<FunctionId, Row> = BTreeMap::new();
+/// The rows of all functions that were executed. Inlined functions have none: what they execute
+/// counts for the functions that they are inlined into.
+pub(crate) fn rows_by_function<W: Watch>(profile: &Loaded<W>) -> BTreeMap<FunctionId, Row> {
+    let rows = rows_by_label(&profile.tree_of_functions()).into_iter();
+    let of_functions = rows.filter_map(|(label, row)| match label {
+        Label::Function(function) => Some((function, row)),
+        _ => None,
+    });
+    of_functions.collect()
+}
+
+/// The rows of all functions that were executed, and of inlined ones if these have frames.
+fn of_all_functions<W: Watch>(profile: &Loaded<W>) -> BTreeMap<Label, Row> {
+    match profile.shows_inlined() {
+        true => rows_by_label(profile.tree()),
+        false => rows_by_label(&profile.tree_of_functions()),
+    }
+}
+
+/// Whether a node stands for a function.
+fn is_function(label: Label) -> bool {
+    matches!(label, Label::Function(_) | Label::Inlined(_))
+}
+
+/// The rows of all functions that were executed, also of inlined ones.
+fn rows_by_label(tree: &Tree) -> BTreeMap<Label, Row> {
+    let mut rows: BTreeMap<Label, Row> = BTreeMap::new();
     let totals = tree.totals();
     let is_nested = nested(tree.nodes());
     for ((node, total), is_nested) in tree.nodes().iter().zip(totals).zip(is_nested) {
-        if let Label::Function(function) = node.label {
-            let row = rows.entry(function).or_default();
+        if is_function(node.label) {
+            let row = rows.entry(node.label).or_default();
             row.calls += node.calls;
             row.instructions += node.instructions;
             row.branches += node.branches;
@@ -104,10 +129,11 @@ fn nested(nodes: &[Node]) -> Vec<bool> {
         }
     }
     // How often each function is on the path to the current node.
-    let mut active: BTreeMap<FunctionId, u32> = BTreeMap::new();
+    let mut active: BTreeMap<Label, u32> = BTreeMap::new();
     let mut is_nested = vec![false; nodes.len()];
     while let Some((at, leaves)) = open.pop() {
-        let Some(Label::Function(function)) = nodes.get(at as usize).map(|node| node.label) else {
+        let label = nodes.get(at as usize).map(|node| node.label);
+        let Some(function) = label.filter(|label| is_function(*label)) else {
             if !leaves {
                 let below = children.get(at as usize).into_iter().flatten();
                 open.extend(below.map(|child| (*child, false)));
@@ -134,6 +160,8 @@ fn nested(nodes: &[Node]) -> Vec<bool> {
 struct Named {
     name: String,
     place: String,
+    /// Calls are counted.
+    has_calls: bool,
     row: Row,
 }
 
@@ -150,27 +178,33 @@ pub fn functions<W: Watch>(
     out: &mut Out<'_>,
 ) -> io::Result<()> {
     let names = Names::of(profile);
-    let of_functions = rows_by_function(profile.tree());
     let mut rows: Vec<Named> = match by {
-        By::Function => of_functions
-            .iter()
-            .map(|(id, row)| {
-                let name = names.function(*id);
-                let module = names.short_module(name.module);
+        By::Function => of_all_functions(profile)
+            .into_iter()
+            .map(|(label, row)| {
+                let (module, line) = match label {
+                    Label::Function(id) => {
+                        let name = names.function(id);
+                        (name.module, name.line.as_ref())
+                    }
+                    Label::Inlined(id) => (names.inlined(id).1, None),
+                    Label::Program(_) | Label::Signal => (Modules::UNMAPPED, None),
+                };
                 Named {
-                    name: name.name.clone(),
-                    place: match &name.line {
+                    name: names.label(label).to_owned(),
+                    place: match line {
                         Some((path, line)) => format!("{path}:{line}"),
-                        None => module.to_owned(),
+                        None => names.short_module(module).to_owned(),
                     },
-                    row: *row,
+                    has_calls: !matches!(label, Label::Inlined(_)),
+                    row,
                 }
             })
             .collect(),
         By::Module | By::File => {
             let mut groups: BTreeMap<String, Row> = BTreeMap::new();
-            for (id, row) in &of_functions {
-                let name = names.function(*id);
+            for (id, row) in rows_by_function(profile) {
+                let name = names.function(id);
                 let module = names.module(name.module);
                 let group = match (&name.line, by) {
                     (Some((path, _)), By::File) => path.as_str(),
@@ -184,6 +218,7 @@ pub fn functions<W: Watch>(
             let named = groups.into_iter().map(|(name, row)| Named {
                 name,
                 place: String::new(),
+                has_calls: true,
                 row,
             });
             named.collect()
@@ -192,6 +227,7 @@ pub fn functions<W: Watch>(
             let tasks = profile.tasks().iter().map(|(_, task)| Named {
                 name: format!("{} {}", task.id, names.program(task.program)),
                 place: String::new(),
+                has_calls: false,
                 row: Row {
                     instructions: task.instructions,
                     branches: task.branches,
@@ -215,14 +251,20 @@ pub fn functions<W: Watch>(
     rows.truncate(limit);
     let whole = profile.counts().instructions;
     if as_json {
-        for Named { name, place, row } in &rows {
+        for Named {
+            name,
+            place,
+            has_calls,
+            row,
+        } in &rows
+        {
             let mut object = json!({
                 "name": name,
                 "instructions": row.instructions,
                 "branches": row.branches,
             });
             if by != By::Task {
-                object["calls"] = row.calls.into();
+                object["calls"] = has_calls.then_some(row.calls).into();
             }
             if by == By::Function {
                 object["total"] = row.total.into();
@@ -242,7 +284,13 @@ pub fn functions<W: Watch>(
         write!(out, "{:>10}  ", "calls")?;
     }
     writeln!(out)?;
-    for Named { name, place, row } in &rows {
+    for Named {
+        name,
+        place,
+        has_calls,
+        row,
+    } in &rows
+    {
         let share = percent(row.instructions, whole);
         write!(out, "{:>14} {share:>5.1}% ", row.instructions)?;
         if has.1 {
@@ -250,8 +298,10 @@ pub fn functions<W: Watch>(
             write!(out, "{:>14} {share:>5.1}% ", row.total)?;
         }
         write!(out, "{:>12} ", row.branches)?;
-        if has.0 {
-            write!(out, "{:>10}  ", row.calls)?;
+        match has.0 {
+            true if *has_calls => write!(out, "{:>10}  ", row.calls)?,
+            true => write!(out, "{:>10}  ", "")?,
+            false => {}
         }
         match place.as_str() {
             "" => writeln!(out, "{name}")?,

@@ -8,7 +8,7 @@
 //! | `code_files` | reads the code and the symbols of the traced files |
 //! | `memory_code` | code that is in no file, with its names |
 //! | `decode`, `load` | reads a trace, on all processors |
-//! | `names` | names of functions, modules and programs |
+//! | `names`, `inlined` | names of functions, modules and programs; of inlined functions |
 //! | `functions`, `calls` | functions with their counts; the call tree |
 //! | `stat` | the counts of a run, and their difference from those of another |
 //! | `call_trace`, `syscalls` | calls and returns in order; system calls |
@@ -44,6 +44,7 @@ mod flamegraph;
 mod folded;
 mod functions;
 mod html;
+mod inlined;
 mod lcov;
 mod lines;
 mod linkage;

@@ -63,7 +63,7 @@ pub fn assembly<W: Watch>(
     out: &mut Out<'_>,
 ) -> io::Result<()> {
     let counts = AllCounts::of(profile);
-    let mut rows: Vec<(FunctionId, u64)> = rows_by_function(profile.tree())
+    let mut rows: Vec<(FunctionId, u64)> = rows_by_function(profile)
         .into_iter()
         .filter(|(id, _)| name.is_none_or(|name| names.function(*id).name == name))
         .map(|(id, row)| (id, row.instructions))

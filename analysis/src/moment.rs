@@ -9,8 +9,9 @@ use vbts_trace::profile::stack::FrameKind;
 use vbts_trace::profile::tree::NodeId;
 use vbts_trace::profile::{Ended, New, Seen, Sees, Watch};
 
+use super::inlined::Call;
 use super::linkage::{Joined, Linkage};
-use super::names::name_places;
+use super::names::{PlaceName, name_places, names_of_places};
 use super::{Loaded, Names, Out};
 
 /// Maximum number of frames of a stack that are shown.
@@ -289,6 +290,16 @@ pub fn moment(profile: &mut Loaded<Stacks>, out: &mut Out<'_>) -> io::Result<()>
     }
 }
 
+/// The inlined functions that are active at a place, the outermost first, if they have frames.
+fn inlined_at<W: Watch>(profile: &mut Loaded<W>, place: Place) -> Vec<Call> {
+    if !profile.shows_inlined() {
+        return Vec::new();
+    }
+    let (code, modules) = profile.code();
+    code.files
+        .inlined_at(modules.get(place.module), place.offset)
+}
+
 /// Shows the last steps of a task, and its stack.
 fn show<W: Watch>(
     profile: &mut Loaded<W>,
@@ -320,24 +331,39 @@ fn show<W: Watch>(
     let frames = shown_frames(&task.frames, profile);
     let returns = frames.iter().rev().map(|frame| frame.ret);
     let places: Vec<Place> = [task.last.to].into_iter().chain(returns).collect();
-    let labels = name_places(profile, &places);
-    let nodes = profile.tree().nodes();
+    let labels = names_of_places(profile, &places);
+    let mut number = 0;
     for (depth, frame) in frames.iter().rev().enumerate() {
-        let label = nodes
-            .get(frame.node as usize)
-            .map(|node| names.label(node.label));
-        let label = label.unwrap_or_default();
+        let node = profile.tree().nodes().get(frame.node as usize);
+        let label = node.map_or("", |node| names.label(node.label));
         // The place in a frame is the call of the one inside of it.
-        let place = labels.get(depth).map_or("", String::as_str);
+        let mut name = labels.get(depth).cloned().unwrap_or_default();
         let is_known = depth == 0
             || !matches!(
                 frames.iter().rev().nth(depth - 1).map(|frame| frame.kind),
                 Some(FrameKind::Outermost | FrameKind::Handler | FrameKind::Signal(_))
             );
-        match is_known && place.starts_with(label) {
-            true => writeln!(out, "  {depth:>4}  {place}")?,
-            false => writeln!(out, "  {depth:>4}  {label}")?,
+        if !is_known || !name.name.starts_with(label) {
+            writeln!(out, "  {number:>4}  {label}")?;
+            number += 1;
+            continue;
         }
+        let place = places.get(depth).copied();
+        for call in place
+            .map(|place| inlined_at(profile, place))
+            .into_iter()
+            .flatten()
+            .rev()
+        {
+            let inlined = PlaceName {
+                name: call.name,
+                line: std::mem::replace(&mut name.line, call.line),
+            };
+            writeln!(out, "  {number:>4}  {inlined}")?;
+            number += 1;
+        }
+        writeln!(out, "  {number:>4}  {name}")?;
+        number += 1;
     }
     let more = task.last.depth - task.frames.len();
     if more > 0 {

@@ -1,14 +1,17 @@
 //! Names of functions, modules and programs, as printable text.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::Path;
 
 use vbts_trace::profile::Watch;
 use vbts_trace::profile::functions::FunctionId;
+use vbts_trace::profile::inlined::InlinedId;
 use vbts_trace::profile::modules::{Module, ModuleId, ModuleKind, Place};
 use vbts_trace::profile::tree::Label;
 
 use super::Loaded;
+use super::inlined::InlinedNames;
 use vbts_host::escape::{prefix, printable};
 
 /// Maximum length of a name in bytes. A longer one ends with `…`.
@@ -18,7 +21,7 @@ const MAX_NAME: usize = 1024;
 const MAX_NAMES: usize = 64 << 20;
 
 /// Room for names of all files together. A hostile file has long names for everything.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Room(usize);
 
 impl Default for Room {
@@ -56,6 +59,7 @@ pub struct FunctionName {
 #[derive(Debug)]
 pub struct Names {
     functions: Vec<FunctionName>,
+    inlined: InlinedNames,
     modules: Vec<String>,
     programs: Vec<String>,
 }
@@ -100,6 +104,7 @@ impl Names {
                     }
                 });
         }
+        let inlined = profile.code().0.files.inlined_names().clone();
         let modules = profile.modules().iter().map(|m| shown(&m.name)).collect();
         let programs = profile.programs().iter().map(|path| {
             // A task of the kernel has a name with a slash, such as `swapper/0`.
@@ -109,6 +114,7 @@ impl Names {
         });
         Self {
             functions,
+            inlined,
             modules,
             programs: programs.collect(),
         }
@@ -143,6 +149,11 @@ impl Names {
         Some(names.collect())
     }
 
+    /// The name of an inlined function, and the module in which it is inlined.
+    pub(crate) fn inlined(&self, id: InlinedId) -> (&str, ModuleId) {
+        self.inlined.get(id)
+    }
+
     /// The path of a module, or another name in brackets.
     pub fn module(&self, id: ModuleId) -> &str {
         self.modules.get(id as usize).map_or("", String::as_str)
@@ -166,6 +177,7 @@ impl Names {
         match label {
             Label::Program(program) => self.program(program),
             Label::Function(function) => &self.function(function).name,
+            Label::Inlined(id) => self.inlined(id).0,
             Label::Signal => "[signal]",
         }
     }
@@ -190,12 +202,49 @@ pub(crate) fn shown(text: &str) -> String {
     name
 }
 
+/// The name of a place.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct PlaceName {
+    /// Such as `main+0x1f`.
+    pub name: String,
+    /// Such as `fib.c:12`; empty if it is not known.
+    pub line: String,
+}
+
+impl fmt::Display for PlaceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line.as_str() {
+            "" => f.write_str(&self.name),
+            line => write!(f, "{} ({line})", self.name),
+        }
+    }
+}
+
+/// A source line as it is shown to a person whose program runs in `directory`.
+pub(crate) fn shown_line(directory: &Path, path: &str, line: u32) -> String {
+    let path = Path::new(path);
+    let short = path.strip_prefix(directory).unwrap_or(path);
+    format!("{}:{line}", shown(&short.to_string_lossy()))
+}
+
 /// The names of places, such as `main+0x1f (fib.c:12)`.
 pub(crate) fn name_places<W: Watch>(profile: &mut Loaded<W>, places: &[Place]) -> Vec<String> {
+    let names = names_of_places(profile, places).into_iter();
+    names.map(|name| name.to_string()).collect()
+}
+
+/// The names of places.
+pub(crate) fn names_of_places<W: Watch>(
+    profile: &mut Loaded<W>,
+    places: &[Place],
+) -> Vec<PlaceName> {
     let mut room = Room::default();
-    let mut names: Vec<String> = places
+    let mut names: Vec<PlaceName> = places
         .iter()
-        .map(|place| room.place(profile.modules().get(place.module), place.offset))
+        .map(|place| PlaceName {
+            name: room.place(profile.modules().get(place.module), place.offset),
+            line: String::new(),
+        })
         .collect();
     let mut by_module: BTreeMap<ModuleId, Vec<(usize, u64)>> = BTreeMap::new();
     for (at, place) in places.iter().enumerate() {
@@ -216,13 +265,11 @@ pub(crate) fn name_places<W: Watch>(profile: &mut Loaded<W>, places: &[Place]) -
                 if let Some((function, distance)) = answer.function
                     && let Some(function) = room.take(format!("{}+{distance:#x}", shown(function)))
                 {
-                    *name = function;
+                    name.name = function;
                 }
                 if let Some((path, line)) = answer.line {
-                    let path = Path::new(path);
-                    let short = path.strip_prefix(&directory).unwrap_or(path);
-                    let line = room.take(format!(" ({}:{line})", shown(&short.to_string_lossy())));
-                    name.push_str(&line.unwrap_or_default());
+                    let line = room.take(shown_line(&directory, path, line));
+                    name.line = line.unwrap_or_default();
                 }
             });
     }

@@ -79,7 +79,7 @@ impl Stat {
             command: command.to_vec(),
             ..Self::default()
         };
-        for (id, row) in rows_by_function(profile.tree()) {
+        for (id, row) in rows_by_function(profile) {
             let name = names.function(id);
             let executed = Executed {
                 instructions: row.instructions,
@@ -104,7 +104,7 @@ impl Stat {
         }
         // What tasks have executed outside of functions, such as the handlers of signals.
         for node in profile.tree().nodes() {
-            if !matches!(node.label, Label::Function(_)) {
+            if matches!(node.label, Label::Program(_) | Label::Signal) {
                 stat.user.instructions += node.instructions;
                 stat.user.branches += node.branches;
             }

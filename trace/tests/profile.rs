@@ -104,6 +104,7 @@ fn paths_of(tree: &Tree, profile: &Profile<Code>) -> Vec<String> {
     let name = |label: Label| match label {
         Label::Program(program) => format!("p{program}"),
         Label::Function(id) => (profile.functions().get(id).start.offset / SIZE).to_string(),
+        Label::Inlined(id) => format!("i{id}"),
         Label::Signal => "S".to_owned(),
     };
     let mut paths: Vec<String> = Vec::new();

@@ -12,7 +12,7 @@ use crate::{Loaded, Names, Out};
 fn rows<W: Watch>(profile: &mut Loaded<W>) -> BTreeMap<(String, String), Row> {
     let names = Names::of(profile);
     let mut rows: BTreeMap<(String, String), Row> = BTreeMap::new();
-    for (id, row) in rows_by_function(profile.tree()) {
+    for (id, row) in rows_by_function(profile) {
         let name = names.function(id);
         let module = names.short_module(name.module).to_owned();
         let sum = rows.entry((module, name.name.clone())).or_default();

@@ -292,6 +292,7 @@ impl<'a> Report<'a> {
         );
         let mut loaded = loaded.with_context(|| format!("Cannot read {}", trace.name))?;
         loaded.set_raw_frames(self.args.raw_frames);
+        loaded.set_no_inline(self.args.no_inline);
         Ok(loaded)
     }
 

@@ -128,6 +128,10 @@ pub(crate) struct ReportArgs {
     /// procedure linkage table and the dynamic linker's resolver, through which calls lead
     #[arg(long)]
     pub raw_frames: bool,
+    /// functions, calls, trace, folded, flamegraph, firefox, tail, where: inlined functions, which
+    /// are marked with "(inlined)", have no frames and count for their callers
+    #[arg(long)]
+    pub no_inline: bool,
     /// functions, modules, files, tasks, calls, syscalls: one JSON object a line; stat: one object
     #[arg(long)]
     pub json: bool,
@@ -198,6 +202,7 @@ impl ReportArgs {
             steps: None,
             least: None,
             raw_frames: false,
+            no_inline: false,
             json: false,
         }
     }
@@ -232,6 +237,7 @@ impl ReportArgs {
             (Opt::Steps, self.steps.is_some()),
             (Opt::Least, self.least.is_some()),
             (Opt::RawFrames, self.raw_frames),
+            (Opt::NoInline, self.no_inline),
             (Opt::Json, self.json),
             (Opt::Other, self.other.is_some()),
         ];

@@ -11,6 +11,7 @@ mod different_branch;
 mod forks;
 mod generated;
 mod guide;
+mod inlined;
 mod kernel;
 mod kernel_lines;
 mod languages;
@@ -56,6 +57,11 @@ fn trials(module: &str) -> Vec<Trial> {
             ("moments", moments::moments),
             ("stat", stat::counts),
             ("calls_as_the_program_says", call_trace::as_the_program_says),
+            ("inlined_functions_have_frames", inlined::have_frames),
+            (
+                "inlined_functions_are_in_the_stack",
+                inlined::are_in_the_stack,
+            ),
             ("the_linkage_is_no_caller", linkage::is_no_caller),
             (
                 "the_linkage_of_a_stripped_linker",
@@ -179,7 +185,7 @@ pub fn functions(machine: &Machine, trace: &Path) -> Result<Counts> {
 }
 
 /// What asks for the rows of all functions.
-const FUNCTIONS: [&str; 4] = ["functions", "--json", "--limit", "1000000"];
+const FUNCTIONS: [&str; 5] = ["functions", "--json", "--limit", "1000000", "--no-inline"];
 
 fn function_rows(rows: &str) -> Result<Counts> {
     let mut functions = Counts::new();

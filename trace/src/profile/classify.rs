@@ -1,7 +1,9 @@
 //! What a transfer does to the stack, and what is done when the code does not lead to it.
 
 use super::code::{Files, NoLine, SymbolKind, Transfer as Kind};
-use super::modules::{Modules, is_kernel};
+use super::functions::FunctionId;
+use super::inlined::Chains;
+use super::modules::{Modules, Place, is_kernel};
 use super::space::{Effect, Space, Transfer};
 use super::stack::{Context, FrameKind, NOWHERE, Stack, Target};
 use super::{Line, New, Profile, Task, Watch};
@@ -69,7 +71,8 @@ impl<F: Files, W: Watch> Profile<F, W> {
         if let Some(known) = space.find(start, from, branch.to) {
             return known;
         }
-        let transfer = self.classify(space, start, branch, line);
+        let mut transfer = self.classify(space, start, branch, line);
+        transfer.inlined = self.inlined(space, &transfer);
         let mark = self.watch.mark(&New {
             transfer: &transfer,
             task: number,
@@ -113,6 +116,7 @@ impl<F: Files, W: Watch> Profile<F, W> {
             tree: &mut self.tree,
             functions: &self.functions,
             counts: &mut self.counts,
+            inlined: (&self.inlining.chains, Chains::EMPTY),
         };
         task.stack.begin(program, function, context);
     }
@@ -139,6 +143,7 @@ impl<F: Files, W: Watch> Profile<F, W> {
             tree: &mut self.tree,
             functions: &self.functions,
             counts: &mut self.counts,
+            inlined: (&self.inlining.chains, Chains::EMPTY),
         };
         let target = Target {
             to: from,
@@ -218,6 +223,7 @@ impl<F: Files, W: Watch> Profile<F, W> {
             ret: if is_event { from } else { end },
             count: 0,
             instructions,
+            inlined: Chains::EMPTY,
             next: 0,
             function,
             is_entry,
@@ -225,6 +231,50 @@ impl<F: Files, W: Watch> Profile<F, W> {
             effect,
             cache: (u32::MAX, 0),
         }
+    }
+
+    /// What [`Transfer::inlined`] is for a transfer.
+    fn inlined(&mut self, space: &mut Space, transfer: &Transfer) -> u32 {
+        if transfer.instructions == 0 {
+            return Chains::EMPTY;
+        }
+        let origin = self.function(space, transfer.from);
+        let Some(function) = self.look_for_inlined(origin) else {
+            return Chains::EMPTY;
+        };
+        let (start, last) = (
+            space.map.place(transfer.start),
+            space.map.place(transfer.from),
+        );
+        if let Some(chain) = self.inlining.chain(function, start.offset, last.offset) {
+            return chain;
+        }
+        let mut pieces = Vec::new();
+        let (code, inlining) = (&mut self.code, &self.inlining);
+        let module = self.modules.get(start.module);
+        code.instructions(module, start.offset, last.offset, |offset| {
+            let executed = transfer.complete || offset != last.offset;
+            inlining.step(function, offset, executed, &mut pieces);
+        });
+        let counted = pieces.iter().map(|piece| piece.instructions).sum::<u32>();
+        match counted == transfer.instructions {
+            true => space.add_pieces(pieces),
+            // The code was changed in between.
+            false => Chains::EMPTY,
+        }
+    }
+
+    /// Makes sure that the inlined functions of a function are known. Returns where it begins, if
+    /// it can have some.
+    fn look_for_inlined(&mut self, id: FunctionId) -> Option<Place> {
+        let start = self.functions.get(id).start;
+        if !self.inlining.has(start) {
+            let end = self.functions.end(id)?;
+            let module = self.modules.get(start.module);
+            let code = self.code.files.inlined(module, start.offset..end);
+            self.inlining.add(start, &code);
+        }
+        Some(start)
     }
 
     /// Counts the line that a task executes last: up to `end`, or to its first system call.

@@ -5,10 +5,13 @@
 //! no other transfer of control that a record would show. It may have system calls: with the scope
 //! `user` they have no records, because the branches into and out of the kernel are left out.
 
+use std::ops::Range;
+
 use iced_x86::{Code as Opcode, Decoder, DecoderOptions, FlowControl, Instruction, OpKind};
 use rustc_hash::FxHashMap;
 
 use super::changes::{Changes, PAGE, pages};
+use super::inlined::InlinedCall;
 use super::modules::{Module, ModuleId, ModuleKind, Modules, extend_32, is_kernel};
 use crate::event::CodeSource;
 
@@ -75,6 +78,12 @@ pub trait Files {
 
     /// The functions, sorted by their start. They can overlap.
     fn symbols(&mut self, module: &Module) -> Vec<Symbol>;
+
+    /// The inlined calls in a function of the module, which is at these offsets, the outer ones
+    /// first.
+    fn inlined(&mut self, _module: &Module, _function: Range<u64>) -> Vec<InlinedCall> {
+        Vec::new()
+    }
 }
 
 /// How an instruction transfers control.
@@ -246,6 +255,30 @@ impl<F: Files> CodeReader<F> {
         }
         // The line may have been executed before it was changed.
         line(true).or_else(|reason| line(false).map_err(|_| reason))
+    }
+
+    /// Calls `each` with the offsets in the module of the instructions of a straight line that
+    /// [`Self::line`] has found, up to that of the instruction at offset `last`.
+    pub fn instructions(
+        &mut self,
+        module: &Module,
+        offset: u64,
+        last: u64,
+        mut each: impl FnMut(u64),
+    ) {
+        let bits = self.bits(module);
+        let size = last.saturating_sub(offset).min(MAX_LINE) + MAX_INSTRUCTION;
+        let bytes = self.read(module, offset, size);
+        let mut decoder = Decoder::with_ip(bits, bytes, 0, DecoderOptions::NONE);
+        let mut instruction = Instruction::default();
+        while decoder.can_decode() {
+            let at = offset.saturating_add(decoder.position() as u64);
+            if at > last {
+                return;
+            }
+            decoder.decode_out(&mut instruction);
+            each(at);
+        }
     }
 
     /// The address of the first system call in the line at `start`, and the number of instructions

@@ -1,8 +1,9 @@
 //! Takes the branches of a trace.
 
 use super::code::Files;
+use super::inlined::{ChainId, Chains, Piece};
 use super::limits::MAX_TASKS;
-use super::space::{Effect, Space};
+use super::space::{Effect, PIECES, Space};
 use super::stack::{Context, NOWHERE};
 use super::tree::NodeId;
 use super::{LastBranch, Profile, Seen, Sees, Task, Watch, classify};
@@ -67,6 +68,8 @@ impl<F: Files, W: Watch> Profile<F, W> {
         branches: impl Iterator<Item = (Branch, u64)>,
     ) {
         let mut executed = Executed::default();
+        // The chain of inlined functions that `executed` belongs to.
+        let mut chain = Chains::EMPTY;
         let (mut at, mut last) = (task.at, task.last);
         let mut number_of_last = None;
         if at != NOWHERE {
@@ -80,7 +83,7 @@ impl<F: Files, W: Watch> Profile<F, W> {
                         Some(this) if at != NOWHERE => this,
                         _ => {
                             // It can change the stack.
-                            self.add_executed(task, &mut executed);
+                            self.add_executed(task, chain, &mut executed);
                             task.at = at;
                             self.new_transfer(number, task, space, branch)
                         }
@@ -93,19 +96,31 @@ impl<F: Files, W: Watch> Profile<F, W> {
                 break;
             };
             transfer.count += 1;
-            executed.instructions += u64::from(transfer.instructions);
+            if transfer.inlined == chain {
+                executed.instructions += u64::from(transfer.instructions);
+            } else {
+                self.add_executed(task, chain, &mut executed);
+                (chain, executed.instructions) = match transfer.inlined {
+                    PIECES.. => {
+                        let number = (transfer.inlined & !PIECES) as usize;
+                        let pieces = space.pieces.get(number).map_or(&[][..], |all| all);
+                        self.add_pieces(task, pieces)
+                    }
+                    whole => (whole, transfer.instructions.into()),
+                };
+            }
             executed.branches += 1;
             (at, last, number_of_last) = (transfer.to, this, Some(record));
             if transfer.effect == Effect::Jump && W::SEES != Sees::All {
                 continue;
             }
-            self.add_executed(task, &mut executed);
-            let node = task.stack.node();
+            let node = self.add_executed(task, chain, &mut executed);
             if transfer.effect != Effect::Jump {
                 let context = &mut Context {
                     tree: &mut self.tree,
                     functions: &self.functions,
                     counts: &mut self.counts,
+                    inlined: (&self.inlining.chains, chain),
                 };
                 classify::apply(transfer, &mut task.stack, context);
             }
@@ -127,7 +142,7 @@ impl<F: Files, W: Watch> Profile<F, W> {
                 });
             }
         }
-        self.add_executed(task, &mut executed);
+        self.add_executed(task, chain, &mut executed);
         (task.at, task.last) = (at, last);
         if let (Some(record), Some(transfer)) = (number_of_last, space.transfers.get(last as usize))
         {
@@ -140,20 +155,42 @@ impl<F: Files, W: Watch> Profile<F, W> {
         }
     }
 
-    /// Adds what was executed to the counts of the task, and of the innermost node of its stack.
+    /// Adds what was executed in a chain of inlined functions of the innermost frame to the counts
+    /// of the task, and of the chain's node. Returns the node.
     #[inline]
-    fn add_executed(&mut self, task: &mut Task, executed: &mut Executed) {
+    fn add_executed(&mut self, task: &mut Task, chain: ChainId, executed: &mut Executed) -> NodeId {
         let Executed {
             instructions,
             branches,
         } = std::mem::take(executed);
         task.count.instructions += instructions;
         task.count.branches += branches;
-        if let Some(node) = self.tree.get_mut(task.stack.node()) {
+        let chains = &self.inlining.chains;
+        let id = self.tree.inlined(task.stack.node(), chain, chains);
+        if let Some(node) = self.tree.get_mut(id) {
             node.instructions += instructions;
             node.branches += branches;
         }
+        id
     }
+
+    /// Adds the pieces of a straight line to the counts, without the instructions of the last one.
+    /// Returns the chain of that, and its instructions.
+    fn add_pieces(&mut self, task: &mut Task, pieces: &[Piece]) -> (ChainId, u64) {
+        let Some((last, others)) = pieces.split_last() else {
+            return (Chains::EMPTY, 0);
+        };
+        for piece in others {
+            let instructions = piece.instructions.into();
+            let executed = &mut Executed {
+                instructions,
+                branches: 0,
+            };
+            self.add_executed(task, piece.chain, executed);
+        }
+        (last.chain, last.instructions.into())
+    }
+
     /// The node of the task's program.
     pub(super) fn program_node(&mut self, program: u32) -> NodeId {
         self.tree.program(program)

@@ -99,6 +99,13 @@ impl Functions {
         id.is_some_and(|id| self.is_linkage(*id))
     }
 
+    /// Where the function ends, if its file says where it is.
+    pub(super) fn end(&self, id: FunctionId) -> Option<u64> {
+        let Place { module, offset } = self.get(id).start;
+        let symbol = self.known.get(&module)?.symbol(offset)?;
+        (symbol.start == offset).then_some(symbol.end)
+    }
+
     /// Takes that the procedure linkage table leads to the function: it is the resolver, which has
     /// no name in a file without symbols.
     pub(super) fn mark_resolver(&mut self, id: FunctionId) {

@@ -12,7 +12,7 @@
 //! | `code` | straight lines in the code |
 //! | `changes` | code in memory that differs from that in its file |
 //! | `generated` | code that a program has made, with its names |
-//! | `functions` | which function a place is in |
+//! | `functions`, `inlined` | which function a place is in; which functions are inlined there |
 //! | `space` | the transfers in one address space |
 //! | `tree`, `stack` | the call tree; the call stack of a task |
 //! | `execute`, `events` | takes the branches and the events of a trace |
@@ -31,6 +31,7 @@ mod events;
 mod execute;
 pub mod functions;
 pub mod generated;
+pub mod inlined;
 mod limits;
 pub mod modules;
 pub mod space;
@@ -46,6 +47,7 @@ use crate::Item;
 use code::{CodeReader, Files};
 pub use counts::{Counts, Edge, Line, LineCount, TaskCount};
 use functions::Functions;
+use inlined::Inlining;
 use limits::Added;
 use modules::{ModuleId, Modules};
 use space::Space;
@@ -87,6 +89,7 @@ pub struct Profile<F, W = ()> {
     code: CodeReader<F>,
     modules: Modules,
     functions: Functions,
+    inlining: Inlining,
     tree: Tree,
     counts: Counts,
     lines: FxHashMap<Line, LineCount>,
@@ -107,6 +110,8 @@ pub struct Profile<F, W = ()> {
     only: Option<BTreeSet<u32>>,
     /// Stacks have frames for what is between a call and the function that is meant.
     raw_frames: bool,
+    /// Stacks have no frames for inlined functions.
+    no_inline: bool,
     watch: W,
 }
 
@@ -117,6 +122,7 @@ impl<F: Files, W: Watch> Profile<F, W> {
             code: CodeReader::new(files),
             modules: Modules::default(),
             functions: Functions::default(),
+            inlining: Inlining::default(),
             tree: Tree::default(),
             counts: Counts::default(),
             lines: FxHashMap::default(),
@@ -131,6 +137,7 @@ impl<F: Files, W: Watch> Profile<F, W> {
             added: Added::default(),
             only: None,
             raw_frames: false,
+            no_inline: false,
             watch,
         }
     }
@@ -155,13 +162,33 @@ impl<F: Files, W: Watch> Profile<F, W> {
         self.raw_frames = raw;
     }
 
+    /// Whether [`Self::is_shown`] is false of inlined functions: what they execute counts for the
+    /// functions that they are inlined into.
+    pub fn set_no_inline(&mut self, no_inline: bool) {
+        self.no_inline = no_inline;
+    }
+
     /// Whether a frame with this label is shown to people: it is not that of a stub of the
-    /// procedure linkage table, or of the dynamic linker's resolver.
+    /// procedure linkage table, or of the dynamic linker's resolver, and not that of an inlined
+    /// function if these have none.
     pub fn is_shown(&self, label: Label) -> bool {
         match label {
             Label::Function(function) => self.raw_frames || !self.functions.is_linkage(function),
+            Label::Inlined(_) => !self.no_inline,
             Label::Program(_) | Label::Signal => true,
         }
+    }
+
+    /// The call tree without inlined functions: what they execute counts for the functions that
+    /// they are inlined into.
+    pub fn tree_of_functions(&self) -> Tree {
+        self.tree
+            .without(|label| matches!(label, Label::Inlined(_)))
+    }
+
+    /// Whether stacks have frames for inlined functions.
+    pub fn shows_inlined(&self) -> bool {
+        !self.no_inline
     }
 
     /// The call tree of what [`Self::is_shown`].

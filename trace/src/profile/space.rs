@@ -3,6 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use super::functions::FunctionId;
+use super::inlined::Piece;
 use super::modules::AddressSpace;
 use super::tree::NodeId;
 
@@ -29,6 +30,9 @@ pub enum Effect {
     Blind,
 }
 
+/// What [`Transfer::inlined`] has if the line belongs to several chains.
+pub const PIECES: u32 = 1 << 31;
+
 /// A straight line and the branch at its end.
 #[derive(Debug, Clone, Copy)]
 pub struct Transfer {
@@ -44,6 +48,8 @@ pub struct Transfer {
     pub count: u64,
     /// Instructions of the line, with the branch.
     pub instructions: u32,
+    /// The chain of inlined functions of the line, or [`PIECES`] and the number of its pieces.
+    pub inlined: u32,
     /// The transfer that has followed most recently, of those that are not in [`Space::second`].
     pub next: u32,
     /// The function of the target.
@@ -68,6 +74,8 @@ pub struct Space {
     /// For each, the transfer that has followed before the last one that differs from it. A
     /// conditional branch has two successors.
     pub second: Vec<u32>,
+    /// The pieces of lines, by their numbers.
+    pub pieces: Vec<Box<[Piece]>>,
     /// What the watch has marked each with.
     pub marks: Vec<u32>,
     /// Their numbers.
@@ -123,8 +131,16 @@ impl Space {
         number
     }
 
+    /// Keeps the pieces of a line. Returns what [`Transfer::inlined`] is for it.
+    pub fn add_pieces(&mut self, pieces: Vec<Piece>) -> u32 {
+        let number = self.pieces.len() as u32;
+        self.pieces.push(pieces.into());
+        PIECES | number
+    }
+
     /// Drops the transfers.
     pub fn clear(&mut self) {
+        self.pieces = Vec::new();
         self.transfers = Vec::new();
         self.second = Vec::new();
         self.marks = Vec::new();

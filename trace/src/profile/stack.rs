@@ -9,6 +9,7 @@ mod jumps;
 
 use super::Counts;
 use super::functions::{FunctionId, Functions};
+use super::inlined::{ChainId, Chains};
 use super::tree::{Label, NodeId, Tree};
 
 /// Maximum number of frames. When it is reached, the outer half is dropped.
@@ -64,6 +65,8 @@ pub struct Context<'a> {
     pub functions: &'a Functions,
     /// What could not be explained.
     pub counts: &'a mut Counts,
+    /// The chains of inlined functions, and the one of the instruction that transfers control.
+    pub inlined: (&'a Chains, ChainId),
 }
 
 /// The target of a transfer.
@@ -172,7 +175,7 @@ impl Stack {
         });
     }
 
-    /// Adds a frame. `cache` has the last parent and its child.
+    /// Adds a frame. `cache` has the node of the last caller's frame, and that of the new one.
     #[inline]
     pub fn push(
         &mut self,
@@ -182,10 +185,12 @@ impl Stack {
         cache: &mut (NodeId, NodeId),
         context: &mut Context<'_>,
     ) {
-        let parent = self.node();
-        if cache.0 != parent {
+        let caller = self.node();
+        if cache.0 != caller {
+            let (chains, chain) = context.inlined;
+            let parent = context.tree.inlined(caller, chain, chains);
             let label = Label::Function(function);
-            *cache = (parent, context.tree.child(parent, label));
+            *cache = (caller, context.tree.child(parent, label));
         }
         self.add_node(cache.1, function, ret, kind, context);
     }

@@ -3,20 +3,23 @@
 use rustc_hash::FxHashMap;
 
 use super::functions::FunctionId;
+use super::inlined::{ChainId, Chains, InlinedId};
 
 /// Number of a node.
 pub type NodeId = u32;
 
 /// Maximum number of nodes. Further calls count for their callers.
-const MAX_NODES: usize = 1 << 20;
+const MAX_NODES: usize = 1 << 22;
 
 /// What a node stands for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Label {
     /// A program, by its number. Its node has no parent.
     Program(u32),
     /// A function.
     Function(FunctionId),
+    /// A function that is inlined into the parent.
+    Inlined(InlinedId),
     /// A signal interrupts what the parent does.
     Signal,
 }
@@ -28,7 +31,8 @@ pub struct Node {
     pub parent: NodeId,
     /// What it stands for.
     pub label: Label,
-    /// Number of calls.
+    /// Number of calls; 0 for an inlined function, of which debugging information does not say
+    /// where it begins each time.
     pub calls: u64,
     /// Instructions that were executed in it, without its children.
     pub instructions: u64,
@@ -54,6 +58,8 @@ pub struct Tree {
     children: FxHashMap<(NodeId, Label), NodeId>,
     /// Children that were looked up, by [`slot`].
     recent: Vec<Recent>,
+    /// Nodes of chains that were looked up, by [`mix`].
+    recent_chains: Vec<(NodeId, ChainId, NodeId)>,
     cut: u64,
 }
 
@@ -68,6 +74,7 @@ impl Default for Tree {
             nodes: Vec::new(),
             children: FxHashMap::default(),
             recent: vec![none; RECENT],
+            recent_chains: vec![(NodeId::MAX, 0, 0); RECENT],
             cut: 0,
         }
     }
@@ -76,11 +83,16 @@ impl Default for Tree {
 /// Where a child is among the recent ones.
 fn slot(parent: NodeId, label: Label) -> usize {
     let label = match label {
-        Label::Function(function) => function,
+        Label::Function(function) | Label::Inlined(function) => function,
         Label::Program(_) | Label::Signal => NodeId::MAX,
     };
+    mix(parent, label)
+}
+
+/// A number below [`RECENT`] that depends on both.
+fn mix(parent: NodeId, other: u32) -> usize {
     // Neighbours are often called one after the other. The factor is 2^32 / golden ratio.
-    let mixed = parent.wrapping_mul(0x9E37_79B9).rotate_left(15) ^ label;
+    let mixed = parent.wrapping_mul(0x9E37_79B9).rotate_left(15) ^ other;
     mixed as usize % RECENT
 }
 
@@ -135,6 +147,42 @@ impl Tree {
                 label,
                 node,
             };
+        }
+        node
+    }
+
+    /// The node of the innermost function of a chain of inlined functions below `parent`.
+    #[inline]
+    pub fn inlined(&mut self, parent: NodeId, chain: ChainId, chains: &Chains) -> NodeId {
+        if chain == Chains::EMPTY {
+            return parent;
+        }
+        match self.recent_chains.get(mix(parent, chain)) {
+            Some((known, same, node)) if *known == parent && *same == chain => *node,
+            _ => self.add_inlined(parent, chain, chains),
+        }
+    }
+
+    #[cold]
+    fn add_inlined(&mut self, parent: NodeId, chain: ChainId, chains: &Chains) -> NodeId {
+        let mut functions = Vec::new();
+        let mut rest = chain;
+        while let Some((outer, function)) = chains.innermost(rest) {
+            functions.push(function);
+            rest = outer;
+        }
+        let mut node = parent;
+        for function in functions.into_iter().rev() {
+            let label = Label::Inlined(function);
+            node = match self.children.get(&(node, label)) {
+                Some(known) => *known,
+                // What it executes counts for the function that it is inlined into.
+                None if self.nodes.len() >= MAX_NODES => break,
+                None => self.find_or_add(node, label),
+            };
+        }
+        if let Some(recent) = self.recent_chains.get_mut(mix(parent, chain)) {
+            *recent = (parent, chain, node);
         }
         node
     }

@@ -78,7 +78,7 @@ pub(super) fn as_the_program_says(machine: &Machine) -> Result<()> {
     let count = close.and_then(|line| line.split_whitespace().next());
     let rows = report(
         machine,
-        &["functions", "--json", "--limit", "100000"],
+        &["functions", "--json", "--limit", "100000", "--no-inline"],
         &trace,
     )?;
     let total = rows.lines().find(|line| line.contains("\"name\":\"main\""));

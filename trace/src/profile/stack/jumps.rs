@@ -38,7 +38,10 @@ impl Stack {
         let is_linkage = context.functions.is_linkage(top.function);
         if is_linkage && top.kind == FrameKind::Call && self.frames.len() > 1 {
             self.frames.pop();
-            self.push(target.function, top.ret, FrameKind::Call, cache, context);
+            // The caller can be an inlined function.
+            let node = context.tree.nodes().get(top.node as usize);
+            let parent = node.map_or(0, |node| node.parent);
+            self.add(parent, target.function, top.ret, FrameKind::Call, context);
             return;
         }
         self.push(target.function, top.ret, FrameKind::Tail, cache, context);
