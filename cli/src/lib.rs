@@ -8,7 +8,9 @@
 //! | `options`, `filters` | options that several commands have |
 //! | `trace`, `run`, `test`, `report` | each a directory, with its options, configuration and run |
 //! | `guest` | `vbts guest`: the run of a configuration in a file |
+//! | `record`, `replay`, `recording` | recordings of runs |
 //! | `probe`, `setup`, `completions`, `help` | the small commands |
+//! | `cache` | the directory for traces that are kept |
 //! | `file_uses` | no file is written that has another use |
 //! | `kernel_file` | the guest kernel's symbols and identity |
 //! | `progress`, `stats` | progress; how the time was spent |
@@ -23,6 +25,7 @@
 
 #![warn(unreachable_pub)]
 
+mod cache;
 mod completions;
 mod file_uses;
 mod filters;
@@ -131,7 +134,7 @@ fn run(command: &Command) -> Result<u8, Failure> {
         Command::Record(args) => record::main(args),
         Command::Replay(args) => replay::main(args),
         Command::Stat(args) => stat::main(args),
-        Command::Report(args) => report::main(args),
+        Command::Report(args) => replay::report(args),
         Command::Test(args) => test::main(args),
         Command::Setup(args) => setup::main(args),
         Command::Completions(args) => completions::main(args),

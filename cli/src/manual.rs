@@ -183,11 +183,9 @@ fn the_values_of_each_option_are_described() {
     let cli = Cli::command();
     let report = include_str!("../docs/vbts-report.1");
     for (name, page) in PAGES {
-        // That page has the answers of `vbts trace --report`, too.
-        let text = format!(
-            "{COMMON}{page}{}",
-            if name == "trace" { report } else { "" }
-        );
+        // That page has the answers of `--report`, too.
+        let has_reports = ["trace", "replay"].contains(&name);
+        let text = format!("{COMMON}{page}{}", if has_reports { report } else { "" });
         let text = text.replace("\\-", "-");
         let words: BTreeSet<&str> = text.split(|c: char| !is_of_word(c)).collect();
         let command = cli.find_subcommand(name).expect("the page of a command");

@@ -38,6 +38,8 @@ pub(crate) struct GuestFacts {
     pub program: String,
     /// The guest's kernel is a 32-bit one.
     pub is_32_bit: bool,
+    /// What a trace of the run says about it.
+    pub run: vbts_trace::Run,
     /// The tags of the shares, in the order of their devices.
     pub shares: Vec<String>,
     /// The streams of the program.
@@ -225,6 +227,20 @@ pub(crate) struct OldRecording {
 }
 
 impl OldRecording {
+    /// The machine of a replay: `host` with what decides the guest's behaviour. No file of the host
+    /// is named here.
+    pub(crate) fn machine_as(&self, host: &MachineConfig) -> MachineConfig {
+        let recorded = &self.machine;
+        MachineConfig {
+            bts: recorded.bts,
+            model: recorded.model.clone(),
+            memory: recorded.memory,
+            processors: recorded.processors,
+            start_date: recorded.start_date,
+            ..host.clone()
+        }
+    }
+
     /// Opens the recording `path`, up to its inputs.
     ///
     /// # Errors
@@ -249,17 +265,8 @@ impl OldRecording {
             initrd.filter(|initrd| !initrd.is_empty()),
             facts.append.clone(),
         );
-        // Only what decides the guest's behaviour. No file of the host is named here.
-        let machine = MachineConfig {
-            bts: recorded.bts,
-            model: recorded.model,
-            memory: recorded.memory,
-            processors: recorded.processors,
-            start_date: recorded.start_date,
-            ..MachineConfig::default()
-        };
         Ok(Self {
-            machine,
+            machine: recorded,
             command: header.command,
             directory: header.directory,
             facts,

@@ -61,6 +61,11 @@ pub trait RunObserver {
     /// The run has to end.
     fn after_exit(&mut self, board: &Board, now: u64) -> Result<(), Failure>;
 
+    /// Whether [`Self::after_exit`] needs the log of branches up to now.
+    fn reads_log(&self) -> bool {
+        false
+    }
+
     /// Called for each signal to `vbts`.
     ///
     /// # Errors

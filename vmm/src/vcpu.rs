@@ -145,6 +145,11 @@ impl Vcpu {
         self.soft.cpu.detach_log()
     }
 
+    /// Hands over what the log has.
+    pub fn flush_log(&mut self) {
+        self.soft.cpu.flush_log();
+    }
+
     /// Hands over what the log has, and detaches it.
     pub fn end_log(&mut self) {
         self.soft.cpu.flush_log();

@@ -7,9 +7,12 @@
 //! | `notes` | processes that outlive the program, and files whose changes are lost |
 //! | `agent_connection` | the other half: sends the job, standard input and signals |
 //! | `replay_connection` | the other half in a replay |
+//! | `host_recorder`, `logged_records` | records of the host, for a guest that has none |
 
 mod agent_connection;
 mod error;
+mod host_recorder;
+mod logged_records;
 mod messages;
 mod notes;
 mod replay_connection;
@@ -17,15 +20,17 @@ mod replay_connection;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use vbts_cpu::BranchLog;
 use vbts_devices::{ByteSink, GuestRam};
 use vbts_protocol::{Decoder, ExitStatus, MAX_OPEN_FILES, ToHost, VERSION};
 use vbts_trace::Event;
 
 pub use agent_connection::AgentConnection;
 pub use error::SessionError;
+use host_recorder::HostRecorder;
+pub use host_recorder::HostRecording;
 use messages::{MAX_NAME, about_a_task, code_source};
 pub use notes::Notes;
 pub use replay_connection::ReplayConnection;
@@ -64,11 +69,37 @@ impl InputWanted {
     }
 }
 
+/// Where the records of the traced tasks come from.
+#[derive(Debug, Default)]
+enum RecordSource {
+    /// The guest's kernel.
+    #[default]
+    Guest,
+    /// A log of the processors. Messages wait until the log is read up to them.
+    Host(Box<HostRecorder>),
+    /// Nothing: the host records later, in a replay, and tasks mean nothing now.
+    Later,
+}
+
+impl RecordSource {
+    /// Whether the trace has code of a process.
+    fn has_process(&self, process: u32) -> bool {
+        match self {
+            Self::Guest => true,
+            Self::Host(recorder) => recorder.has_process(process),
+            Self::Later => false,
+        }
+    }
+}
+
 /// Receives what the agent sends through the guest's console port.
 pub struct Session {
     decoder: Decoder,
     memory: GuestRam,
     is_32_bit: bool,
+    source: RecordSource,
+    /// Messages wait for the log.
+    has_waiting: bool,
     /// Records of a task that the agent has not confirmed yet.
     records: Option<(u32, Records)>,
     /// Number of messages about records that stay in the guest's memory.
@@ -78,8 +109,6 @@ pub struct Session {
     ready: bool,
     /// The program has started.
     started: bool,
-    /// The ID of the first task of a program that is not traced; 0 before it has started.
-    program: Arc<AtomicU32>,
     /// The guest's CLOCK_MONOTONIC in the last message that had it, until it is taken.
     time: Option<u64>,
     /// The program has stopped at its terminal.
@@ -124,13 +153,14 @@ impl Session {
             decoder: Decoder::new(),
             memory,
             is_32_bit: options.is_32_bit,
+            source: RecordSource::default(),
+            has_waiting: false,
             records: None,
             mapped: 0,
             reports: options.reports,
             writer: Writer::start(options, alarm.clone())?,
             ready: false,
             started: false,
-            program: Arc::default(),
             time: None,
             stopped: false,
             wanted_input: BTreeMap::new(),
@@ -154,9 +184,58 @@ impl Session {
         self.ending
     }
 
-    /// The ID of the first task of a program that is not traced; 0 before it has started.
-    pub fn program(&self) -> Arc<AtomicU32> {
-        self.program.clone()
+    /// Has the records of the traced tasks come from the log that this returns.
+    pub fn record(&mut self, wanted: HostRecording) -> Box<BranchLog> {
+        let recorder = HostRecorder::new(wanted);
+        let log = recorder.log();
+        self.source = RecordSource::Host(Box::new(recorder));
+        log
+    }
+
+    /// Ignores the traced tasks, whose records the host makes in a replay.
+    pub fn record_later(&mut self) {
+        self.source = RecordSource::Later;
+    }
+
+    /// Whether messages wait until the log is read up to them.
+    pub(crate) fn has_waiting(&self) -> bool {
+        self.has_waiting
+    }
+
+    /// Receives the messages that have waited, at `now`, a time of the machine in ns. The log is
+    /// read up to here.
+    pub(crate) fn receive_waiting(&mut self, now: u64) {
+        let RecordSource::Host(recorder) = &mut self.source else {
+            return;
+        };
+        recorder.advance_to(now);
+        let old = recorder.old_records();
+        let is_waiting = std::mem::take(&mut self.has_waiting);
+        let mut received = self.put_events(old);
+        if received.is_ok() && is_waiting {
+            received = self.take_frames();
+        }
+        if let Err(error) = received {
+            self.error.get_or_insert(error);
+        }
+    }
+
+    /// Receives the last records of the log, at the end of the run, which is at `now`.
+    pub fn end_log(&mut self, now: u64) {
+        self.receive_waiting(now);
+        if let RecordSource::Host(recorder) = &mut self.source {
+            let last = recorder.last_records();
+            if let Err(error) = self.put_events(last) {
+                self.error.get_or_insert(error);
+            }
+        }
+    }
+
+    fn put_events(&mut self, events: Vec<AgentEvent>) -> Result<(), SessionError> {
+        for event in events {
+            self.writer.put(Work::Agent(event))?;
+        }
+        Ok(())
     }
 
     /// The thread that writes the trace, for a thread that cannot wait for this session.
@@ -291,6 +370,7 @@ impl Session {
             decoder,
             memory,
             is_32_bit,
+            source: record_source,
             records,
             mapped,
             writer,
@@ -307,9 +387,8 @@ impl Session {
                     let version = printable(version.as_bytes());
                     return Err(SessionError::Version(version));
                 }
-                ToHost::Started { pid } => {
+                ToHost::Started { .. } => {
                     self.started = true;
-                    self.program.store(pid, Ordering::Relaxed);
                     continue;
                 }
                 ToHost::Output { fd, bytes } => Work::Output {
@@ -383,6 +462,7 @@ impl Session {
                         text: printable(text.as_bytes()),
                     });
                 }
+                ToHost::Code { process, .. } if !record_source.has_process(process) => continue,
                 ToHost::Code {
                     process,
                     source,
@@ -403,7 +483,16 @@ impl Session {
                     match about_a_task(message) {
                         Some(event) => {
                             self.time = event.sent_at().or(self.time);
-                            Work::Agent(event)
+                            match record_source {
+                                RecordSource::Guest => Work::Agent(event),
+                                RecordSource::Host(recorder) => {
+                                    for event in recorder.event(event) {
+                                        writer.put(Work::Agent(event))?;
+                                    }
+                                    continue;
+                                }
+                                RecordSource::Later => continue,
+                            }
                         }
                         None => continue,
                     }
@@ -420,7 +509,10 @@ impl ByteSink for Session {
         self.inputs.note_output(bytes);
         if self.error.is_none() {
             self.decoder.push(bytes);
-            self.error = self.take_frames().err();
+            match self.source {
+                RecordSource::Host(_) => self.has_waiting = true,
+                _ => self.error = self.take_frames().err(),
+            }
         }
         bytes.len()
     }

@@ -50,10 +50,15 @@ impl ReplayConnection {
 }
 
 impl RunObserver for ReplayConnection {
-    fn after_exit(&mut self, board: &Board, _now: u64) -> Result<(), Failure> {
+    fn reads_log(&self) -> bool {
+        lock(&self.session).has_waiting()
+    }
+
+    fn after_exit(&mut self, board: &Board, now: u64) -> Result<(), Failure> {
         // What the agent asks for is in the recording, and a reader that has closed its end of the
         // output is not one of the recorded run.
         let mut session = lock(&self.session);
+        session.receive_waiting(now);
         session.take_closed().map_err(SessionError::into_failure)?;
         session.take_wanted_input();
         session.take_time();

@@ -2,42 +2,33 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | `records` | the branches of the run |
+//! | `run` | the run, and its comparison with the recorded one |
+//! | `records` | the branches of the whole machine |
+//! | `trace` | a trace or reports of a recording |
+//! | `kept` | traces of recordings, which are kept for `vbts report` |
 
+mod kept;
 mod records;
+mod run;
+mod trace;
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
+use std::time::Duration;
 
-use anyhow::{Context as _, anyhow};
+use anyhow::anyhow;
 use clap::Args;
-use vbts_capture::format::Nothing;
-use vbts_capture::output::{StdoutUse, StreamOutput, TraceTo};
-use vbts_capture::program::Positions;
-use vbts_capture::{Destination, Filters, Options, ReplayConnection, RunEnd, Session, TraceConfig};
+use vbts_capture::TraceFormat;
 use vbts_cpu::NativeOptions;
-use vbts_devices::virtio::console::ConsolePort;
-use vbts_devices::{Shared, lock, shared};
 use vbts_host::exit::{Failure, say};
-use vbts_host::root::Root;
-use vbts_protocol::{PORT_NAME, Scope};
-use vbts_symbols::Symbolizer;
+use vbts_protocol::{Follow, Scope};
 use vbts_vmm::config::{Accelerator, JitMode, LogLevel, MachineConfig, SandboxMode};
-use vbts_vmm::launch::Launch;
-use vbts_vmm::machine::{End, Machine};
 
-use crate::options::{EXIT_STATUS, default_of, is_btrace, named, seconds, start_logging, values};
-use crate::recording::{OldRecording, ReplayedStreams};
-use crate::trace::finish;
-use records::{Opened, RecordFormat};
-
-values! {
-    RecordFormat {
-        Raw: "raw", "Records of 24 bytes, of the program's first task";
-        Btrace: "btrace", "Compressed, of the machine, for reports";
-    }
-}
+use crate::filters::FilterArgs;
+use crate::options::{EXIT_STATUS, default_of, is_btrace, named, seconds, start_logging};
+use crate::report::{ReportParser, ReportRequest};
+pub(crate) use kept::report;
+use records::Opened;
+use run::{Branches, ProgramOutput, Replay, TaskTrace};
 
 /// Arguments of `vbts replay`.
 #[derive(Debug, Args)]
@@ -52,17 +43,41 @@ pub(crate) struct ReplayArgs {
     /// Print no messages except errors
     #[arg(long)]
     pub quiet: bool,
-    /// Write the branches of the run: raw records of the program's first task, or a btrace file of
-    /// the machine (default: none, or btrace if the name of the output ends with .btrace)
-    #[arg(long, value_parser = named::<RecordFormat>(), value_name = "FORMAT", conflicts_with = "check", help_heading = "Trace options")]
-    pub format: Option<RecordFormat>,
+    /// Write the branches of the program as vbts trace does (default: none, or btrace if the name
+    /// of the output ends with .btrace)
+    #[arg(long, value_parser = named::<TraceFormat>(), value_name = "FORMAT", conflicts_with = "check", help_heading = "Trace options")]
+    pub format: Option<TraceFormat>,
     /// Write the branches to FILE. By default they go to standard output, and the output of the
     /// program to standard error
-    #[arg(long, value_name = "FILE", help_heading = "Trace options")]
+    #[arg(
+        short,
+        long,
+        value_name = "FILE",
+        conflicts_with = "check",
+        help_heading = "Trace options"
+    )]
     pub output: Option<PathBuf>,
+    /// Answer a question, as `vbts report` does: to --output, or to standard output after the
+    /// program has ended. WHAT can be followed by options of the report, and --report can be
+    /// repeated
+    #[arg(long, value_parser = ReportParser, value_name = "WHAT", conflicts_with_all = ["format", "check"], help_heading = "Trace options")]
+    pub report: Vec<ReportRequest>,
     /// Which branches to record
     #[arg(long, value_parser = named::<Scope>(), default_value = "user", help_heading = "Trace options")]
     pub scope: Scope,
+    /// Which processes and threads to trace (default: all; none for raw, which has the records of
+    /// one task)
+    #[arg(long, value_parser = named::<Follow>(), value_name = "TASKS", help_heading = "Trace options")]
+    pub follow: Option<Follow>,
+    /// Also show when each task arrives on a processor and departs from it, in ns
+    #[arg(long, help_heading = "Trace options")]
+    pub sched: bool,
+    /// Which branches to show.
+    #[command(flatten)]
+    pub filters: FilterArgs,
+    /// Write the branches of the whole machine to a btrace file, as vbts run --record does
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["format", "output", "report", "check"], help_heading = "Trace options")]
+    pub record: Option<PathBuf>,
     /// Whether the software CPU makes native code of what runs often
     #[arg(long, value_parser = named::<JitMode>(), value_name = "MODE", default_value = default_of::<JitMode>(), help_heading = "Machine options")]
     pub jit: JitMode,
@@ -81,34 +96,8 @@ pub(crate) struct ReplayArgs {
 }
 
 impl ReplayArgs {
-    /// The branches to write.
-    fn records(&self) -> Result<Option<Opened>, Failure> {
-        let by_name = || {
-            let output = self.output.as_deref()?;
-            is_btrace(output).then_some(RecordFormat::Btrace)
-        };
-        let output = self.output.as_deref();
-        match (self.format.or_else(by_name), output) {
-            (Some(format), path) => Opened::new(format, self.scope, path).map(Some),
-            (None, None) => Ok(None),
-            (None, Some(_)) => {
-                Err(anyhow!("--output: --format says what to write there, raw or btrace").into())
-            }
-        }
-    }
-
-    /// What becomes of the output of the program.
-    fn streams(&self, streams: &ReplayedStreams) -> BTreeMap<u32, StreamOutput> {
-        let to_stdout = self.format.is_some() && self.output.is_none();
-        match (self.check, to_stdout) {
-            (true, _) => BTreeMap::new(),
-            (false, true) => streams.on_stderr(),
-            (false, false) => streams.outputs(),
-        }
-    }
-
-    /// The configuration of a replay of `machine`.
-    fn machine(&self, machine: &MachineConfig) -> MachineConfig {
+    /// What the recording does not say of the machine.
+    fn machine(&self) -> MachineConfig {
         MachineConfig {
             accelerator: Accelerator::Soft,
             jit: self.jit,
@@ -116,7 +105,43 @@ impl ReplayArgs {
             time_limit: self.timeout,
             sandbox: self.sandbox,
             log: self.log,
-            ..machine.clone()
+            ..MachineConfig::default()
+        }
+    }
+
+    /// The format of the branches; `None` if none are written.
+    ///
+    /// # Errors
+    /// The output has no format.
+    fn format(&self) -> anyhow::Result<Option<TraceFormat>> {
+        match (self.format, self.output.as_deref()) {
+            (Some(format), _) => Ok(Some(format)),
+            (None, None) => Ok(None),
+            (None, Some(path)) if is_btrace(path) => Ok(Some(TraceFormat::Btrace)),
+            (None, Some(_)) => Err(anyhow!(
+                "--output: --format says what to write there: text, json, raw or btrace"
+            )),
+        }
+    }
+
+    /// The trace of the tasks in the file `path`.
+    fn trace(&self, path: Option<PathBuf>, default: Follow) -> TaskTrace {
+        TaskTrace {
+            path,
+            scope: self.scope,
+            follow: self.follow.unwrap_or(default),
+            sched: self.sched,
+            signal: self.filters.until_signal,
+        }
+    }
+
+    fn replay(&self, branches: Branches, program_output: ProgramOutput) -> Replay {
+        Replay {
+            file: self.file.clone(),
+            machine: self.machine(),
+            branches,
+            program_output,
+            quiet: self.quiet || self.check,
         }
     }
 }
@@ -126,134 +151,42 @@ impl ReplayArgs {
 /// # Errors
 /// See [`Failure`].
 pub(crate) fn main(args: &ReplayArgs) -> Result<u8, Failure> {
-    let began = Instant::now();
     start_logging(args.log);
-    let records = args.records()?;
-    let recording = OldRecording::open(&args.file)?;
-    let config = TraceConfig {
-        machine: args.machine(&recording.machine),
-        output: TraceTo::Nowhere,
-        quiet: args.quiet || args.check,
-        ..TraceConfig::new([&recording.facts.program])
+    if !args.report.is_empty() {
+        return trace::reports(args);
+    }
+    let format = args.format()?;
+    let program_output = match (args.check, format, &args.output) {
+        (true, ..) => ProgramOutput::Nowhere,
+        (false, Some(_), None) => ProgramOutput::Stderr,
+        _ => ProgramOutput::Streams,
     };
-    let Replayed {
-        machine,
-        session,
-        ended,
-    } = run(args, &config, recording, records)?;
-    let (failure, is_cut) = match ended {
-        Ok(End::Recorded) => (None, true),
-        Ok(_) if lock(&session).ending().is_some() => (None, false),
-        Ok(_) => (
-            Some(machine.crashed("the guest ended before the program did")),
-            false,
-        ),
-        Err(failure) => (Some(failure), false),
-    };
-    // A failure of the guest is one of the recorded run, too; another one ends the replay.
-    let outcome = match failure {
-        None if is_cut => {
-            let end = Failure::Interrupted;
-            let _ = finish(&config, &machine, &session, Some(end), began);
-            Ok(0)
+    let branches = match (format, &args.record) {
+        (Some(TraceFormat::Btrace), _) => {
+            trace::check_no_filters(args, "--format btrace")?;
+            Branches::Tasks(args.trace(args.output.clone(), Follow::All))
         }
-        failure => finish(&config, &machine, &session, failure, began),
+        (Some(format), _) => return trace::show(args, format, program_output),
+        (None, Some(path)) => {
+            trace::check_no_filters(args, "--record")?;
+            Branches::Machine(Opened::new(args.scope, path)?)
+        }
+        (None, None) => {
+            trace::check_no_filters(args, "a replay without a trace")?;
+            Branches::None
+        }
     };
-    if let Err(failure) = &outcome
-        && !matches!(failure, Failure::Guest { .. })
-    {
-        return outcome;
-    }
-    let recorded = machine.compare_end()?;
-    let file = args.file.display();
-    let Some(status) = recorded.status else {
-        let seconds = machine.now() as f64 / 1e9;
-        return Err(anyhow!(
-            "{file} ends after {seconds:.6} s of virtual time: it was cut off there"
-        )
-        .into());
-    };
-    if let Some(reason) = recorded.reason {
-        say(format_args!("the recorded run ended here: {reason}"));
-    }
+    let replayed = args.replay(branches, program_output).run()?;
+    let status = replayed.status(&args.file)?;
     if !args.check {
-        return outcome.map(|_| status);
+        return Ok(status);
     }
     if !args.quiet {
-        let instructions = machine.instructions();
         say(format_args!(
-            "{file}: {instructions} instructions, as in the recorded run, whose status was {status}"
+            "{}: {} instructions, as in the recorded run, whose status was {status}",
+            args.file.display(),
+            replayed.instructions
         ));
     }
     Ok(0)
-}
-
-/// A replay that has ended.
-struct Replayed {
-    machine: Machine,
-    session: Shared<Session>,
-    ended: Result<End, Failure>,
-}
-
-/// Replays `recording`, and writes `records`.
-fn run(
-    args: &ReplayArgs,
-    config: &TraceConfig,
-    recording: OldRecording,
-    records: Option<Opened>,
-) -> Result<Replayed, Failure> {
-    let OldRecording { facts, inputs, .. } = &recording;
-    let mut launch = Launch::new(&config.machine, false)?;
-    launch.set_inputs(inputs.clone())?;
-    let mut destination = Destination::new(&config.output, StdoutUse::Recorded)?;
-    destination.connect(args.streams(&facts.streams), facts.streams.terminal);
-    let root = Root::open(Path::new("/")).context("Cannot open /")?;
-    let options = Options {
-        scope: Scope::User,
-        is_32_bit: facts.is_32_bit,
-        reports: !config.quiet,
-        format: Box::new(Nothing),
-        symbols: Symbolizer::new(root, Path::new("/")),
-        filters: Filters::default(),
-        destination,
-        merge_limit: config.merge_limit(),
-    };
-    // All threads start after this.
-    launch.restrict_files()?;
-    let memory = launch.memory().clone();
-    let mut session = Session::start(memory, options, Positions::default(), launch.alarm())
-        .context("Cannot start a thread for the output")?;
-    session.set_inputs(inputs.clone());
-    let program = session.program();
-    let session = shared(session);
-    // The order of the devices gives them their addresses.
-    let port = launch.board.add_console(vec![ConsolePort::named(
-        PORT_NAME,
-        Box::new(session.clone()),
-    )])?;
-    launch.add_replayed_shares(&facts.shares)?;
-    let start = |records: Opened| records.start(&recording, &launch, program);
-    let mut records = records.map(start).transpose()?;
-    let mut machine = launch.boot(&recording.kernel)?;
-    if let Some(records) = &mut records {
-        records.attach(&mut machine);
-    }
-    let mut connection = ReplayConnection::new(session.clone(), port, inputs.clone());
-    let mut ended = machine.run(&mut connection);
-    if let Some(records) = records {
-        let end = match (&ended, lock(&session).ending()) {
-            (_, Some(status)) => RunEnd::Program(status),
-            (Err(failure), None) => RunEnd::of_failure(failure),
-            (Ok(_), None) => RunEnd::Stopped,
-        };
-        let finished = records.finish(&mut machine, end, args.quiet);
-        if let (Ok(_), Err(failure)) = (&ended, finished) {
-            ended = Err(failure);
-        }
-    }
-    Ok(Replayed {
-        machine,
-        session,
-        ended,
-    })
 }

@@ -27,6 +27,7 @@ use std::time::Duration;
 use anyhow::bail;
 use clap::Args;
 use vbts_analysis::SortBy;
+use vbts_protocol::Scope;
 use vbts_trace::Reader;
 
 use super::file_uses::FileUses;
@@ -56,7 +57,8 @@ pub(crate) struct ReportArgs {
     /// What to show: what `vbts trace` prints in this format
     #[arg(value_parser = kind())]
     pub what: &'static Kind,
-    /// A trace of `vbts trace --output FILE.btrace` or of `vbts run --record FILE`
+    /// A trace of `vbts trace --output FILE.btrace` or of `vbts run --record FILE`, or a recording
+    /// of `vbts record`, which is replayed the first time
     pub file: PathBuf,
     /// diff: the trace to compare with
     pub other: Option<PathBuf>,
@@ -93,6 +95,9 @@ pub(crate) struct ReportArgs {
     /// How to confine the process that makes the report
     #[arg(long, value_parser = options::named::<SandboxMode>(), value_name = "MODE", default_value = default_of::<SandboxMode>())]
     pub sandbox: SandboxMode,
+    /// FILE is a recording: which of its branches to report (default: user)
+    #[arg(long, value_parser = options::named::<Scope>())]
+    pub scope: Option<Scope>,
     /// Directory in which the traced files are looked up for names
     #[arg(long, value_name = "DIR", default_value = "/")]
     pub root: PathBuf,
@@ -191,6 +196,7 @@ impl ReportArgs {
             output: None,
             timeout: TIMEOUT,
             sandbox: SandboxMode::default(),
+            scope: None,
             root: "/".into(),
             kernel: None,
             limit: None,
@@ -224,7 +230,7 @@ impl ReportArgs {
     }
 
     /// Refuses options that the report does not have, which would change nothing.
-    pub(super) fn check_options(&self) -> anyhow::Result<()> {
+    pub(crate) fn check_options(&self) -> anyhow::Result<()> {
         let given = [
             (Opt::Processor, self.processor.is_some()),
             (Opt::Sched, self.sched),

@@ -37,14 +37,20 @@ pub(super) fn format(
         TraceFormat::Raw if config.has_task_files() => Box::new(RawWithIndex(json)),
         TraceFormat::Raw => Box::new(Raw),
         TraceFormat::Btrace => {
-            let format = Btrace::new(&run(config, accel, cwd, job, kernel));
+            let format = Btrace::new(&facts(config, accel, cwd, job, kernel));
             Box::new(format.context("Cannot begin the trace")?)
         }
     })
 }
 
 /// What a kept trace says about the run.
-fn run(config: &TraceConfig, accel: Accel, cwd: &Path, job: &Job, kernel: &KernelFiles) -> Run {
+pub(super) fn facts(
+    config: &TraceConfig,
+    accel: Accel,
+    cwd: &Path,
+    job: &Job,
+    kernel: &KernelFiles,
+) -> Run {
     let words = config.program.iter();
     let mut run = Run {
         writer: WRITER.into(),

@@ -13,7 +13,7 @@ use vbts_devices::virtio::mmio::MmioTransport;
 use vbts_devices::{Shared, lock, shared};
 use vbts_protocol::{FILES_TAG, Job, PORT_NAME, ROOT_TAG, Scope};
 
-use super::format::format;
+use super::format::{facts, format};
 use super::job;
 use crate::file_uses::FileUses;
 use crate::kernel_file;
@@ -115,7 +115,13 @@ impl TracedGuest {
         let replayed = ReplayedStreams::new(&outputs, terminal);
         destination.connect(outputs, terminal);
         let shares = launch.shares()?;
-        let job = job::job(config, &cwd, job::guest_shares(&shares, &root)?, &streams)?;
+        let job = job::job(
+            config,
+            &cwd,
+            job::guest_shares(&shares, &root)?,
+            &streams,
+            recording.is_some(),
+        )?;
         let mut symbols = Symbolizer::new(root, &cwd);
         let filters = config.filters.clone();
         if is_traced && (readable || !config.quiet || filters.have_names()) {
@@ -142,6 +148,7 @@ impl TracedGuest {
                     append: kernel.append().to_owned(),
                     program: name.display().to_string(),
                     is_32_bit: arch == Arch::I386,
+                    run: facts(config, launch.accel(), &cwd, &job, &kernel),
                     shares: std::iter::once(ROOT_TAG.to_owned())
                         .chain(tags)
                         .chain((!streams.files.is_empty()).then(|| FILES_TAG.to_owned()))
@@ -181,6 +188,9 @@ impl TracedGuest {
         let mut session = Session::start(memory, options, positions, launch.alarm())
             .context("Cannot start a thread for the trace")?;
         session.set_inputs(inputs.clone());
+        if recording.is_some() {
+            session.record_later();
+        }
         let session = shared(session);
 
         // The agent's port is the first device: the order gives the devices their addresses.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow};
 use rustix::fs::Mode;
-use vbts_protocol::{Bytes, Job, Leads, Limit, Resource, Share, Trace};
+use vbts_protocol::{Bytes, Job, Leads, Limit, Recorder, Resource, Share, Trace};
 
 use super::date;
 use vbts_capture::output::TraceTo;
@@ -120,7 +120,8 @@ fn leads(own: libc::pid_t, session: libc::pid_t, group: libc::pid_t) -> Leads {
 }
 
 /// The job that runs the program of `config` in the directory `cwd` of the guest, with the
-/// environment, user, groups, file mode creation mask and resource limits of `vbts`.
+/// environment, user, groups, file mode creation mask and resource limits of `vbts`. Its branches
+/// are recorded in a replay if the run is `recorded`.
 ///
 /// It must be made before the servers of shares raise the limit of open files.
 ///
@@ -131,6 +132,7 @@ pub(super) fn job(
     cwd: &Path,
     shares: Vec<Share>,
     streams: &Streams,
+    recorded: bool,
 ) -> Result<Job, Failure> {
     let entry = |(name, value): (OsString, OsString)| {
         let mut entry = name.into_vec();
@@ -160,12 +162,16 @@ pub(super) fn job(
             process_group::group(),
         ),
         terminal,
-        trace: (config.output != TraceTo::Nowhere).then_some(Trace {
+        trace: (recorded || config.output != TraceTo::Nowhere).then_some(Trace {
             buffer_size: config.buffer.0,
             sched: config.sched,
             scope: config.scope,
             follow: config.follow,
             reported_signal: config.filters.until_signal,
+            recorder: match recorded {
+                true => Recorder::Host,
+                false => Recorder::Kernel,
+            },
         }),
         shares,
         hostname: Some(Bytes(
@@ -242,7 +248,7 @@ mod tests {
             ..TraceConfig::new(["ls", "-l"])
         };
         let streams = Streams::default();
-        let job = job(&config, Path::new("/tmp"), Vec::new(), &streams).unwrap();
+        let job = job(&config, Path::new("/tmp"), Vec::new(), &streams, false).unwrap();
         assert_eq!(job.argv, [Bytes::from("ls"), Bytes::from("-l")]);
         assert_eq!(job.cwd, Bytes::from("/tmp"));
         assert_eq!((job.epoch, job.wait_all), (Some(7), true));
@@ -257,7 +263,7 @@ mod tests {
                 wait_all: false,
                 ..TraceConfig::new(["ls"])
             };
-            let job = self::job(&config, Path::new("/"), Vec::new(), &streams).unwrap();
+            let job = self::job(&config, Path::new("/"), Vec::new(), &streams, false).unwrap();
             assert_eq!((job.trace.unwrap().scope, job.wait_all), (scope, false));
         }
     }

@@ -22,7 +22,7 @@ mod summary;
 
 pub(crate) use date::parse as parse_date;
 pub(crate) use options::{TraceArgs, wait_all};
-pub(crate) use report::{Reported, TraceDirectory, trace_and_report};
+pub(crate) use report::{Reported, TraceDirectory, in_child, outputs, trace_and_report};
 pub(crate) use run::{finish, run_recorded};
 use vbts_host::exit::Failure;
 

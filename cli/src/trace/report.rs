@@ -65,7 +65,7 @@ pub(super) fn main(args: &TraceArgs) -> Result<u8, Failure> {
         let message = "--report diff: --against FILE names the trace to compare with";
         return Err(anyhow!(message).into());
     }
-    let (kept, output) = outputs(args)?;
+    let (kept, output) = outputs(&args.report, args.output.as_deref())?;
     let directory = TraceDirectory::create()?;
     let outputs = args
         .report
@@ -90,15 +90,14 @@ pub(super) fn main(args: &TraceArgs) -> Result<u8, Failure> {
 ///
 /// # Errors
 /// There are several such reports.
-fn outputs(args: &TraceArgs) -> anyhow::Result<(Option<&Path>, Option<&Path>)> {
-    let output = args.output.as_deref();
+pub(crate) fn outputs<'a>(
+    reports: &[ReportRequest],
+    output: Option<&'a Path>,
+) -> anyhow::Result<(Option<&'a Path>, Option<&'a Path>)> {
     if let Some(kept) = output.filter(|path| is_btrace(path)) {
         return Ok((Some(kept), None));
     }
-    let without = args
-        .report
-        .iter()
-        .filter(|report| report.output().is_none());
+    let without = reports.iter().filter(|report| report.output().is_none());
     let names: Vec<&str> = without.map(ReportRequest::name).collect();
     match (output, names.as_slice()) {
         (Some(path), [_, _, ..]) => bail!(
@@ -133,7 +132,7 @@ pub(crate) fn trace_and_report(
     let trace = kept.map_or_else(|| directory.file("trace.btrace"), Path::to_path_buf);
     config.format = TraceFormat::Btrace;
     config.output = TraceTo::File(trace.clone());
-    let code = run_in_child(&config)?;
+    let code = in_child(|| run::run(&config))?;
     let is_kept = trace.try_exists();
     if !is_kept.with_context(|| format!("Cannot find {}", trace.display()))? {
         // The other process has said why.
@@ -166,17 +165,17 @@ pub(crate) fn trace_and_report(
     })
 }
 
-/// Runs `config` in a process of its own. Returns the exit status.
+/// Does `work` in a process of its own, which may confine itself. Returns its exit status.
 ///
 /// # Errors
 /// The host starts no process, or waiting for it fails.
-fn run_in_child(config: &TraceConfig) -> anyhow::Result<u8> {
+pub(crate) fn in_child(work: impl FnOnce() -> Result<u8, Failure>) -> anyhow::Result<u8> {
     let held = HeldSignals::hold();
     let child = fork().context("Cannot start a process for the trace")?;
     let Some(child) = child else {
         drop(held);
         // Nothing of the process that has started this one is dropped here.
-        std::process::exit(conclude(run::run(config)).into());
+        std::process::exit(conclude(work()).into());
     };
     let status = forward_signals(child).and_then(|forwarder| {
         drop(held);

@@ -1,20 +1,18 @@
 //! A run on a terminal without further options: the program's output, then a summary of a screen.
 //! The text of all branches would hide what the program has printed.
 
-use std::fs::DirBuilder;
 use std::io::{IsTerminal as _, stdin, stdout};
-use std::os::unix::fs::DirBuilderExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::Context as _;
 
 use super::TraceArgs;
 use super::report::{Reported, TraceDirectory, trace_and_report};
+use crate::cache;
 use crate::report::{ReportRequest, named};
 use vbts_host::exit::{Failure, say};
 
-/// The directory of the last trace, in that of the user for caches, and the file.
-const DIRECTORY: &str = "vbts";
+/// The file of the last trace, in the cache.
 const FILE: &str = "last.btrace";
 
 /// Whether the user sees standard output, and has not said what to write where.
@@ -29,18 +27,6 @@ pub(super) fn is_wanted(args: &TraceArgs) -> bool {
         && stdin().is_terminal()
 }
 
-/// Where the last trace of a terminal is kept; `None` if the user has no directory for caches.
-fn last_trace() -> Option<PathBuf> {
-    let set = |name| {
-        std::env::var_os(name)
-            .filter(|value| !value.is_empty())
-            .map(PathBuf::from)
-    };
-    let cache = set("XDG_CACHE_HOME").filter(|path| path.is_absolute());
-    let cache = cache.or_else(|| set("HOME").map(|home| home.join(".cache")))?;
-    Some(cache.join(DIRECTORY).join(FILE))
-}
-
 /// Traces the program, shows its counts, and keeps the trace. The exit status is that of the
 /// program.
 ///
@@ -48,16 +34,8 @@ fn last_trace() -> Option<PathBuf> {
 /// The trace cannot be kept, or the summary fails.
 pub(super) fn main(args: &TraceArgs) -> Result<u8, Failure> {
     let kind = named("stat").context("there is no report of counts")?;
-    let kept = last_trace().filter(|path| {
-        let directory = path.parent().unwrap_or(path);
-        // Without a directory, the trace is not kept.
-        // A trace tells what a program did, and is for its user alone.
-        (DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(directory))
-        .is_ok()
-    });
+    // Without a directory, the trace is not kept.
+    let kept = cache::directory().map(|directory| directory.join(FILE));
     let directory = TraceDirectory::create()?;
     let report = ReportRequest::of(kind);
     let made = trace_and_report(args.config(), &directory, kept.as_deref(), |trace| {

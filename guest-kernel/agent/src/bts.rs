@@ -4,7 +4,9 @@ use std::io;
 
 use libc::{c_int, pid_t};
 use rustix::time::{ClockId, clock_gettime};
-use vbts_protocol::{ErrorKind, Extents, Follow, MAX_RECORDS, RECORD_SIZE, Scope, ToHost, Trace};
+use vbts_protocol::{
+    self as protocol, ErrorKind, Extents, Follow, MAX_RECORDS, RECORD_SIZE, Scope, ToHost, Trace,
+};
 
 use crate::failure::Failure;
 use crate::maps::Maps;
@@ -44,8 +46,8 @@ const FURTHER_SEGMENTS: u64 = 2;
 /// Smallest buffer in bytes that the kernel accepts for its own branches: 4096 records.
 const MIN_KERNEL_BUFFER: u64 = 4096 * RECORD_SIZE as u64;
 
-/// The buffers of a traced task.
-#[derive(Debug)]
+/// The buffers of a traced task. It has none if the host records.
+#[derive(Debug, Default)]
 pub struct Buffer {
     /// Size in bytes of the processor's buffer, or of one of its segments.
     size: u64,
@@ -133,8 +135,16 @@ impl Recorder {
         }
     }
 
+    /// Whether the host records, and this process only reports tasks and mappings.
+    fn is_host(&self) -> bool {
+        self.trace.recorder == protocol::Recorder::Host
+    }
+
     /// Starts to record a stopped task, the first one of the program.
     pub fn start_first(&mut self, pid: pid_t) -> Result<Buffer, Failure> {
+        if self.is_host() {
+            return Ok(Buffer::default());
+        }
         self.page_map = Some(PageMap::open()?);
         let size = self.trace.buffer_size;
         let more = if self.is_virtual {
@@ -155,6 +165,9 @@ impl Recorder {
 
     /// Starts to record a further stopped task. Its buffer is the smaller, the more there are.
     pub fn start(&mut self, pid: pid_t) -> Result<Buffer, Failure> {
+        if self.is_host() {
+            return Ok(Buffer::default());
+        }
         let failed = |error| Failure::os(ErrorKind::Trace, "PTRACE_BTS_CONFIG", error);
         let part = if self.is_virtual {
             BUFFERS_PART
@@ -210,6 +223,9 @@ impl Recorder {
 
     /// Accounts for the end of a task.
     pub fn release(&mut self, port: &mut Port, buffer: Buffer) -> Result<(), Failure> {
+        if self.is_host() {
+            return Ok(());
+        }
         self.used = self.used.saturating_sub(buffer.share);
         self.buffers = self.buffers.saturating_sub(1);
         match buffer.segments {
@@ -273,6 +289,7 @@ impl Recorder {
     /// Returns whether a task has stopped because its buffer is full.
     pub fn is_overflow(&self, pid: pid_t, signal: c_int) -> bool {
         signal == OVERFLOW_SIGNAL
+            && !self.is_host()
             && ptrace::bts_status(pid).is_ok_and(|status| status.flags & ptrace::BTS_O_PAUSED != 0)
     }
 
@@ -317,7 +334,11 @@ impl Recorder {
         state: State,
     ) -> Result<(), Failure> {
         let time = now();
-        if let Some(segments) = &mut buffer.segments {
+        if self.is_host() {
+            if let Some(maps) = maps {
+                send_maps(port, source.process, maps)?;
+            }
+        } else if let Some(segments) = &mut buffer.segments {
             let taken = segments.take(port, source.pid, state == State::Running)?;
             if taken.records > 0 {
                 if let Some(maps) = maps {
@@ -387,6 +408,9 @@ impl Recorder {
     /// Reports to the host whether the kernel has lost records, which it does not count. The
     /// buffers must be empty.
     fn send_loss(&self, port: &mut Port, source: Source) -> Result<(), Failure> {
+        if self.is_host() {
+            return Ok(());
+        }
         let status = ptrace::bts_status(source.pid)
             .map_err(|error| Failure::os(ErrorKind::Trace, "PTRACE_BTS_STATUS", error))?;
         if status.flags & ptrace::BTS_O_LOST == 0 {

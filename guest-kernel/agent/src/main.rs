@@ -7,6 +7,7 @@ mod crash;
 mod failure;
 mod layer;
 mod machine;
+mod mapping_events;
 mod maps;
 mod mounts;
 mod pagemap;

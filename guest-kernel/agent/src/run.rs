@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::ptr;
 
 use rustix::event::{PollFd, PollFlags, poll};
-use vbts_protocol::{ErrorKind, ExitStatus, Job, StreamKind, ToGuest, ToHost};
+use vbts_protocol::{ErrorKind, ExitStatus, Job, Recorder, StreamKind, ToGuest, ToHost};
 
 use crate::bts::now;
 use crate::failure::Failure;
@@ -43,6 +43,12 @@ pub fn run(port: &mut Port, job: &Job, files: Option<&OwnedFd>) -> Result<Outcom
     drop(descriptors);
     let on_terminal = streams.terminal().is_some();
     let mut tracer = job.trace.map(|trace| Tracer::new(pid, trace, on_terminal));
+    if job
+        .trace
+        .is_some_and(|trace| trace.recorder == Recorder::Host)
+    {
+        urgent();
+    }
     if tracer.is_none() {
         port.send(&ToHost::Started {
             pid: pid.unsigned_abs(),
@@ -110,8 +116,11 @@ pub fn run(port: &mut Port, job: &Job, files: Option<&OwnedFd>) -> Result<Outcom
                 ToGuest::Job(_) => return Err(Failure::new(ErrorKind::Protocol, "a second job")),
             }
         }
+        if let Some(tracer) = &mut tracer {
+            tracer.send_mappings(port)?;
+        }
         streams.pump(port)?;
-        if wait_for_events(port, &children, &mut streams)? {
+        if wait_for_events(port, &children, tracer.as_ref(), &mut streams)? {
             port.fill()?;
         }
     }
@@ -151,12 +160,17 @@ fn end_others(port: &mut Port, tracer: &mut Option<Tracer>) -> Result<(), Failur
 fn wait_for_events(
     port: &Port,
     children: &OwnedFd,
+    tracer: Option<&Tracer>,
     streams: &mut Streams,
 ) -> Result<bool, Failure> {
     let mut fds = vec![
         PollFd::new(port, PollFlags::IN),
         PollFd::new(children, PollFlags::IN),
     ];
+    for events in tracer.iter().flat_map(|tracer| tracer.mapping_events()) {
+        fds.push(PollFd::from_borrowed_fd(events, PollFlags::IN));
+    }
+    let first_stream = fds.len();
     streams.watch(&mut fds);
     loop {
         match poll(&mut fds, None) {
@@ -165,12 +179,18 @@ fn wait_for_events(
             Err(error) => return Err(Failure::os(ErrorKind::Internal, "poll", error)),
         }
     }
-    let mut events = fds.iter().map(PollFd::revents);
-    let host = events.next().unwrap_or(PollFlags::empty());
-    // That of the children is for the loop, which looks after them in each turn.
-    let of_streams: Vec<PollFlags> = events.skip(1).collect();
+    let host = fds.first().map_or(PollFlags::empty(), PollFd::revents);
+    // Those of children and mappings are for the loop, which looks after them in each turn.
+    let of_streams = fds.iter().skip(first_stream).map(PollFd::revents);
+    let of_streams: Vec<PollFlags> = of_streams.collect();
     streams.take_events(&of_streams);
     Ok(!host.is_empty())
+}
+
+/// Runs this process before others. A mapping is reported before the code in it has run for long.
+fn urgent() {
+    // SAFETY: setpriority takes no pointers. If it fails, the reports come later.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
 }
 
 /// Blocks SIGCHLD and returns a file descriptor that becomes readable when it is pending.

@@ -7,15 +7,17 @@ mod untraced;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 
 use libc::{c_int, pid_t};
-use vbts_protocol::{ErrorKind, ExitStatus, Follow, ToHost, Trace};
+use vbts_protocol::{self as protocol, ErrorKind, ExitStatus, Follow, ToHost, Trace};
 
 use crate::bts::{Recorder, Source, now, send_maps};
 use crate::code::CodeSender;
 use crate::crash;
 use crate::failure::Failure;
+use crate::mapping_events::MappingEvents;
 use crate::maps::Maps;
 use crate::port::Port;
 use crate::ptrace::{self, EVENT_PTRACE};
@@ -47,7 +49,11 @@ pub struct Tracer {
     /// The first task of the program.
     program: pid_t,
     follow: Follow,
+    /// The signal that is reported; `None` if none or all are.
     reported_signal: Option<u32>,
+    /// All signals are reported, and mappings when they change.
+    is_host_recorded: bool,
+    mapping_events: MappingEvents,
     suspension: Suspension,
     /// The program executes. Until then its task executes the agent's code.
     started: bool,
@@ -66,10 +72,16 @@ impl Tracer {
     /// A tracer for a seized task that does not execute its program yet. The program may be
     /// `on_terminal`.
     pub fn new(program: pid_t, trace: Trace, on_terminal: bool) -> Self {
+        let is_host_recorded = trace.recorder == protocol::Recorder::Host;
         Self {
             program,
             follow: trace.follow,
             reported_signal: trace.reported_signal,
+            is_host_recorded,
+            mapping_events: match is_host_recorded {
+                true => MappingEvents::open(),
+                false => MappingEvents::default(),
+            },
             suspension: Suspension::new(program, on_terminal),
             started: false,
             recorder: Recorder::new(trace),
@@ -133,13 +145,28 @@ impl Tracer {
                 if let Some(task) = self.tasks.get_mut(pid) {
                     task.crash = crash;
                 }
-                if self.reported_signal == Some(signal.unsigned_abs()) {
+                if self.is_host_recorded || self.reported_signal == Some(signal.unsigned_abs()) {
                     self.report_signal(port, pid, signal)?;
                 }
             }
             _ => {}
         }
         self.resume(port, pid, resume)
+    }
+
+    /// The descriptors that are readable when [`Self::send_mappings`] has something to do.
+    pub fn mapping_events(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.mapping_events.descriptors()
+    }
+
+    /// Sends the mappings of processes that have mapped code, if the host records.
+    pub fn send_mappings(&mut self, port: &mut Port) -> Result<(), Failure> {
+        for process in self.mapping_events.take() {
+            if let Some(maps) = self.tasks.maps(process) {
+                send_maps(port, process, maps)?;
+            }
+        }
+        Ok(())
     }
 
     /// Whether the program has stopped at its terminal since the last call.

@@ -114,8 +114,21 @@ pub struct Trace {
     pub scope: Scope,
     /// The tasks to trace.
     pub follow: Follow,
-    /// A signal that is reported when a task gets it ([`crate::ToHost::TaskSignal`]).
+    /// A signal that is reported when a task gets it ([`crate::ToHost::TaskSignal`]). Without
+    /// records of the guest, all signals are reported.
     pub reported_signal: Option<u32>,
+    /// What records the branches.
+    pub recorder: Recorder,
+}
+
+/// What records the branches of traced tasks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Recorder {
+    /// The guest's kernel, with the Branch Trace Store.
+    Kernel,
+    /// The host, outside of the guest, which may do so later in a replay. The guest reports the
+    /// tasks, their mappings as soon as they change, and no records.
+    Host,
 }
 
 /// Tasks to trace in addition to the program's first one.

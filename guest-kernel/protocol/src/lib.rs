@@ -45,7 +45,7 @@ pub use code::CodeSource;
 pub use crash::{Crash, MAX_INSTRUCTION, REGISTERS};
 pub use decoder::Decoder;
 pub use extents::{Extent, Extents, MAX_RECORDS, RECORD_SIZE};
-pub use job::{Bytes, Follow, Job, Leads, Limit, Resource, Scope, Share, Trace};
+pub use job::{Bytes, Follow, Job, Leads, Limit, Recorder, Resource, Scope, Share, Trace};
 pub use names::Names;
 pub use status::{ErrorKind, ExitStatus};
 pub use stream::{FileAccess, Stream, StreamKind, Terminal, WindowSize};
@@ -69,7 +69,7 @@ pub const EXIT_PORT: u16 = 0xf4;
 pub const EXIT_FAILURE: u8 = 125;
 
 /// Text of [`ToHost::Ready`]. It changes with the protocol.
-pub const VERSION: &str = "vbts-agent 11";
+pub const VERSION: &str = "vbts-agent 12";
 
 /// Bytes of a frame header.
 pub const HEADER_SIZE: usize = 8;

@@ -4,8 +4,8 @@ use proptest::prelude::*;
 use vbts_protocol::{
     Bytes, CodeSource, Crash, Decoder, Error, ErrorKind, ExitStatus, Extent, Extents, FileAccess,
     Follow, HEADER_SIZE, Job, Leads, Limit, MAX_INSTRUCTION, MAX_PAYLOAD, MAX_RECORDS, MAX_TEXT,
-    Names, RECORD_SIZE, Resource, Scope, Share, Stream, StreamKind, Terminal, ToGuest, ToHost,
-    Trace, VERSION, WindowSize,
+    Names, RECORD_SIZE, Recorder, Resource, Scope, Share, Stream, StreamKind, Terminal, ToGuest,
+    ToHost, Trace, VERSION, WindowSize,
 };
 
 fn frame(bytes: &[u8]) -> &[u8] {
@@ -69,6 +69,7 @@ fn job() -> Job {
             scope: Scope::User,
             follow: Follow::Threads,
             reported_signal: Some(10),
+            recorder: Recorder::Kernel,
         }),
         shares: vec![Share {
             tag: "share0".into(),
@@ -391,6 +392,7 @@ proptest! {
                 scope: Scope::All,
                 follow: Follow::None,
                 reported_signal: None,
+                recorder: Recorder::Kernel,
             }),
             ..Job::default()
         };

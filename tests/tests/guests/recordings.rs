@@ -25,6 +25,9 @@ fn trials(module: &str) -> Vec<Trial> {
             ("programs_and_their_processes", programs),
             ("several_processors_and_without_native_code", processors),
             ("branches_are_those_of_a_trace", branches),
+            ("reports_are_those_of_a_trace", reports),
+            ("formats_and_choices_of_a_trace", formats),
+            ("the_trace_of_a_recording_is_kept", kept),
             ("branches_of_the_machine", machine_branches),
             ("files_of_the_host_are_not_needed", files),
             ("input_comes_at_its_time", input),
@@ -168,11 +171,136 @@ fn branches(machine: &Machine) -> Result<()> {
     Ok(())
 }
 
+/// Programs of several processes, and one that maps further code while it runs.
+const MAPPING: [&[&str]; 2] = [
+    &[
+        "/bin/sh",
+        "-c",
+        "ls / > /dev/null; seq 1 20 > /dev/null; echo text",
+    ],
+    &[
+        "/usr/bin/python3",
+        "-S",
+        "-c",
+        "import _ctypes, _bz2, _json; print(_bz2)",
+    ],
+];
+
+fn reports(machine: &Machine) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let traced = directory.path().join("run.btrace");
+    for program in STEADY.iter().chain(&MAPPING) {
+        let mut command = machine.command(["trace", "--accel", "soft", "--epoch", "7", "-o"]);
+        command.arg(&traced).arg("--").args(*program);
+        command.env("PYTHONHASHSEED", "0");
+        machine::finish(command)?.expect(0)?;
+        let file = directory.path().join("run.vbts");
+        let mut command = machine.command(["record", "--force", "--epoch", "7", "-o"]);
+        command.arg(&file).arg("--").args(*program);
+        command.env("PYTHONHASHSEED", "0");
+        machine::finish(command)?.expect(0)?;
+        for kind in ["functions", "calls", "tasks", "modules", "text"] {
+            let report = |file: &Path| {
+                let mut command = machine.command(["report", kind]);
+                command.arg(file).env("XDG_CACHE_HOME", directory.path());
+                machine::finish(command)?.expect(0)
+            };
+            let (expected, found) = (report(&traced)?, report(&file)?);
+            ensure!(
+                !found.stdout.is_empty() && found.stdout == expected.stdout,
+                "{kind} of {program:?}:\n{}\ninstead of\n{}",
+                found.printed(),
+                expected.printed()
+            );
+        }
+    }
+    Ok(())
+}
+
+fn formats(machine: &Machine) -> Result<()> {
+    let recorded = Recorded::new(machine, &["--epoch", "7"], &["/bin/echo", "text"])?;
+    let lines = |options: &[&str]| -> Result<(Vec<String>, String)> {
+        let run = replay(machine, &recorded.file(), options)?.expect(0)?;
+        let lines = String::from_utf8(run.stdout)?;
+        Ok((lines.lines().map(str::to_owned).collect(), run.stderr))
+    };
+    let (text, stderr) = lines(&["--format", "text"])?;
+    ensure!(text.len() > 1000 && stderr.contains("text\n"), "{stderr}");
+    // The choices are those of a trace.
+    let start = text.get(100).and_then(|line| line.split(' ').next());
+    let start = format!("0x{}", start.context("no line")?);
+    let options = ["--format", "text", "--start", &start, "--max-records", "5"];
+    let (part, _) = lines(&options)?;
+    let branches = part.iter().filter(|line| line.contains(" -> ")).count();
+    ensure!(branches == 5, "{part:?}");
+    let (json, _) = lines(&["--format", "json", "--scope", "all"])?;
+    ensure!(json.len() > 2 * text.len(), "{}", json.len());
+    ensure!(
+        json.first()
+            .is_some_and(|first| first.contains("\"kind\":\"start\""))
+    );
+    ensure!(json.last().is_some_and(|last| last.contains("\"exit\":0")));
+    // A report follows the output of the program.
+    let (reported, _) = lines(&["--report", "functions --limit 3", "--report", "stat"])?;
+    ensure!(
+        reported.first().is_some_and(|first| first == "text"),
+        "{reported:?}"
+    );
+    ensure!(reported.iter().any(|line| line.contains("instructions")));
+    let signals = ["/bin/sh", "-c", "trap : USR1; kill -USR1 $$; exit 4"];
+    let recorded = Recorded::new(machine, &[], &signals)?;
+    let run = replay(
+        machine,
+        &recorded.file(),
+        &["--format", "json", "--until-signal", "USR1"],
+    )?;
+    let run = run.expect(4)?;
+    ensure!(String::from_utf8(run.stdout)?.contains("\"kind\":\"signal\""));
+    Ok(())
+}
+
+fn kept(machine: &Machine) -> Result<()> {
+    let cache = tempfile::tempdir()?;
+    let recorded = Recorded::new(machine, &[], &["/bin/echo", "text"])?;
+    let report = |options: &[&str]| -> Result<Run> {
+        let mut command = machine.command(["report", "stat"]);
+        command.args(options).arg(recorded.file());
+        command.env("XDG_CACHE_HOME", cache.path());
+        machine::finish(command)
+    };
+    let traces = || -> Result<Vec<PathBuf>> {
+        let entries = fs::read_dir(cache.path().join("vbts/replays"))?;
+        Ok(entries
+            .map(|entry| entry.map(|entry| entry.path()))
+            .collect::<Result<_, _>>()?)
+    };
+    let first = report(&[])?.expect(0)?;
+    let [trace] = <[PathBuf; 1]>::try_from(traces()?).map_err(|all| anyhow::anyhow!("{all:?}"))?;
+    ensure!(report(&[])?.expect(0)?.stdout == first.stdout && traces()?.len() == 1);
+    // What is kept is what the second report reads.
+    fs::write(&trace, "no trace")?;
+    report(&[])?.expect(125)?;
+    report(&["--scope", "all"])?.expect(0)?;
+    ensure!(traces()?.len() == 2);
+    // A recording that was cut off has branches up to there.
+    let contents = fs::read(recorded.file())?;
+    fs::write(
+        recorded.file(),
+        contents.get(..contents.len() - 2000).context("short")?,
+    )?;
+    let cut = report(&[])?.expect(0)?;
+    ensure!(cut.stderr.contains("it was cut off there"), "{cut:?}");
+    fs::write(recorded.file(), contents.get(..100).context("short")?)?;
+    report(&[])?.expect(125)?;
+    ensure!(traces()?.len() == 3);
+    Ok(())
+}
+
 fn machine_branches(machine: &Machine) -> Result<()> {
     let recorded = Recorded::new(machine, &["--smp", "2"], &["/bin/sh", "-c", SCRIPT])?;
     let file = recorded.directory.path().join("run.btrace");
     let output = file.to_str().context("a path")?;
-    let options = ["--scope", "all", "--output", output];
+    let options = ["--scope", "all", "--record", output];
     replay(machine, &recorded.file(), &options)?.expect(7)?;
     let report = machine.run(["report", "tasks", output])?.expect(0)?;
     for name in ["sort", "tail", "swapper"] {

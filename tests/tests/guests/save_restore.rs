@@ -17,7 +17,9 @@ use vbts_capture::{AgentConnection, Destination, Options, RunEnd, Session};
 use vbts_devices::virtio::console::ConsolePort;
 use vbts_devices::{Shared, lock, shared};
 use vbts_host::root::Root;
-use vbts_protocol::{Bytes, FileAccess, Follow, Job, PORT_NAME, Scope, Stream, StreamKind, Trace};
+use vbts_protocol::{
+    Bytes, FileAccess, Follow, Job, PORT_NAME, Recorder, Scope, Stream, StreamKind, Trace,
+};
 use vbts_symbols::Symbolizer;
 use vbts_tests::machine as found;
 use vbts_tests::machine::TestModule;
@@ -170,6 +172,7 @@ fn job() -> Job {
             scope: Scope::User,
             follow: Follow::None,
             reported_signal: None,
+            recorder: Recorder::Kernel,
         }),
         ..Job::default()
     }

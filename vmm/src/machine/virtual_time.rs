@@ -133,6 +133,11 @@ impl Machine {
             if self.inputs.are_over() {
                 return Ok(Some(End::Recorded));
             }
+            if observer.reads_log()
+                && let Some(vcpu) = self.vcpus.get_mut(self.schedule.cpu)
+            {
+                vcpu.flush_log();
+            }
             observer.after_exit(&self.board, now)?;
             self.inputs.check()?;
             if let Some(end) = self.status().ended()? {

@@ -67,6 +67,21 @@ impl AgentEvent {
         }
     }
 
+    /// The time of the guest at which it happened, if it has one.
+    pub(crate) fn time_mut(&mut self) -> Option<&mut u64> {
+        match self {
+            Self::Start { time, .. } | Self::Drained { time, .. } => Some(time),
+            Self::Event { event, .. } | Self::Untraced { event, .. } => match event {
+                Event::Exec { time, .. }
+                | Event::End { time, .. }
+                | Event::Untraced { time, .. }
+                | Event::Signal { time, .. } => Some(time),
+                _ => None,
+            },
+            Self::Records { .. } | Self::Maps { .. } => None,
+        }
+    }
+
     /// The memory of its contents in bytes, without its own size.
     pub fn bytes(&self) -> usize {
         match self {

@@ -1,0 +1,246 @@
+//! Traces of recordings, which are kept in the user's cache: the first question about a recording
+//! replays it, and the second one does not.
+
+use std::fs::{self, DirBuilder, File, FileTimes};
+use std::hash::{DefaultHasher, Hasher as _};
+use std::io::Read as _;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use anyhow::{Context as _, anyhow};
+use vbts_host::exit::Failure;
+use vbts_protocol::{Follow, Scope};
+use vbts_recording::{MAGIC, REPLAY_VERSION};
+use vbts_vmm::config::{Accelerator, MachineConfig};
+
+use super::run::{Branches, ProgramOutput, Replay, TaskTrace};
+use super::trace::is_replayed;
+use crate::cache;
+use crate::options::name_of;
+use crate::report::{self, ReportArgs};
+use crate::trace::{TraceDirectory, in_child};
+
+/// The directory in the cache.
+const DIRECTORY: &str = "replays";
+/// Bytes of all traces that are kept at most, except the last one.
+const MAX_SIZE: u64 = 4 << 30;
+/// Bytes of a recording that are read at once.
+const PIECE: usize = 1 << 20;
+
+/// Makes a report of a trace or of a recording.
+///
+/// # Errors
+/// See [`report::main`]; or the recording cannot be replayed.
+pub(crate) fn report(args: &ReportArgs) -> Result<u8, Failure> {
+    let is_recorded = is_recording(&args.file);
+    let other_is_recorded = args.other.as_deref().is_some_and(is_recording);
+    if !is_recorded && !other_is_recorded {
+        if args.scope.is_some() {
+            return Err(anyhow!("--scope: a trace has the branches that were recorded").into());
+        }
+        return report::main(args);
+    }
+    args.check_options()?;
+    let scope = args.scope.unwrap_or(Scope::User);
+    let mut args = args.clone();
+    // It lives until the reports are made.
+    let mut temporary = None;
+    if is_recorded {
+        args.file = trace_of(&args, &args.file, scope, &mut temporary)?;
+    }
+    if let Some(other) = args.other.as_deref().filter(|_| other_is_recorded) {
+        args.other = Some(trace_of(&args, other, scope, &mut temporary)?);
+    }
+    report::main(&args)
+}
+
+/// Whether a file is a recording.
+fn is_recording(path: &Path) -> bool {
+    let mut start = [0; MAGIC.len()];
+    // What is no file is refused as a trace. A pipe cannot be read twice.
+    let is_file = fs::metadata(path).is_ok_and(|metadata| metadata.is_file());
+    is_file
+        && File::open(path).is_ok_and(|mut file| file.read_exact(&mut start).is_ok())
+        && start == MAGIC
+}
+
+/// The trace of a recording: from the cache, or from a replay. Without a cache it is in the
+/// directory `temporary`.
+fn trace_of(
+    args: &ReportArgs,
+    recording: &Path,
+    scope: Scope,
+    temporary: &mut Option<TraceDirectory>,
+) -> Result<PathBuf, Failure> {
+    let cannot_read = || format!("Cannot read {}", recording.display());
+    let name = name_of_trace(recording, scope).with_context(cannot_read)?;
+    let Some(directory) = directory() else {
+        let directory = match temporary {
+            Some(directory) => directory,
+            None => temporary.insert(TraceDirectory::create()?),
+        };
+        let path = directory.file(&name);
+        replay(args, recording, scope, &path)?;
+        return Ok(path);
+    };
+    let path = directory.join(&name);
+    if let Ok(file) = File::options().append(true).open(&path) {
+        // The traces that were not used for the longest time are removed first.
+        let used = FileTimes::new().set_accessed(SystemTime::now());
+        file.set_times(used).context("Cannot use the cache")?;
+        return Ok(path);
+    }
+    // A second process may make the same trace.
+    let unfinished = directory.join(format!("{name}.{}", std::process::id()));
+    let made = replay(args, recording, scope, &unfinished).and_then(|()| {
+        let renamed = fs::rename(&unfinished, &path);
+        Ok(renamed.context("Cannot keep a trace in the cache")?)
+    });
+    if made.is_err() {
+        // It may not exist.
+        let _ = fs::remove_file(&unfinished);
+    }
+    made?;
+    shrink(&directory, &path, MAX_SIZE);
+    Ok(path)
+}
+
+/// The directory of the traces; `None` if the user has no cache.
+fn directory() -> Option<PathBuf> {
+    let directory = cache::directory()?.join(DIRECTORY);
+    let created = DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&directory);
+    created.is_ok().then_some(directory)
+}
+
+/// The name of the trace of a recording: it tells the contents, the branches, and the program that
+/// replays.
+fn name_of_trace(recording: &Path, scope: Scope) -> std::io::Result<String> {
+    let mut file = File::open(recording)?;
+    let mut hashers = [DefaultHasher::new(), DefaultHasher::new()];
+    // Two hashes of 64 bits that differ.
+    hashers[1].write_u8(1);
+    let mut piece = vec![0; PIECE];
+    loop {
+        let len = file.read(&mut piece)?;
+        let Some(bytes) = piece.get(..len).filter(|bytes| !bytes.is_empty()) else {
+            break;
+        };
+        hashers.iter_mut().for_each(|hasher| hasher.write(bytes));
+    }
+    let [first, second] = hashers.map(|hasher| hasher.finish());
+    Ok(format!(
+        "{first:016x}{second:016x}-{}-{}-{REPLAY_VERSION}.btrace",
+        name_of(&scope),
+        env!("CARGO_PKG_VERSION")
+    ))
+}
+
+/// Replays a recording, and writes its trace to `path`.
+fn replay(args: &ReportArgs, recording: &Path, scope: Scope, path: &Path) -> Result<(), Failure> {
+    let replay = Replay {
+        file: recording.to_path_buf(),
+        machine: MachineConfig {
+            accelerator: Accelerator::Soft,
+            time_limit: Some(args.timeout),
+            sandbox: args.sandbox,
+            ..MachineConfig::default()
+        },
+        branches: Branches::Tasks(TaskTrace {
+            path: Some(path.to_path_buf()),
+            scope,
+            follow: Follow::All,
+            sched: false,
+            signal: args.filters.until_signal,
+        }),
+        program_output: ProgramOutput::Nowhere,
+        quiet: true,
+    };
+    let file = recording.to_path_buf();
+    let code = in_child(|| {
+        let replayed = replay.run()?;
+        if let Err(cut) = replayed.status(&file) {
+            cut.report();
+        }
+        Ok(0)
+    })?;
+    match code {
+        0 if is_replayed(recording, path)? => Ok(()),
+        _ => Err(anyhow!("{} cannot be replayed to its end", recording.display()).into()),
+    }
+}
+
+/// Removes traces until those that are left have at most `limit` bytes, but not `newest`.
+fn shrink(directory: &Path, newest: &Path, limit: u64) {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut kept: Vec<_> = entries
+        .filter_map(|entry| {
+            let metadata = entry.metadata().ok()?;
+            Some((metadata.accessed().ok()?, metadata.len(), entry.path()))
+        })
+        .filter(|(.., path)| path != newest)
+        .collect();
+    kept.sort();
+    let mut size: u64 = kept.iter().map(|(_, len, _)| len).sum();
+    for (_, len, path) in kept {
+        if size <= limit {
+            return;
+        }
+        size -= len;
+        // Another process may have removed it.
+        let _ = fs::remove_file(path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn the_traces_that_were_not_used_for_longest_are_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        for (name, age) in [("old", 30), ("used", 10), ("older", 40), ("newest", 50)] {
+            let mut file = File::create(path(name)).unwrap();
+            std::io::Write::write_all(&mut file, &[0; 100]).unwrap();
+            let used = SystemTime::now() - Duration::from_secs(age);
+            file.set_times(FileTimes::new().set_accessed(used)).unwrap();
+        }
+        shrink(directory.path(), &path("newest"), 150);
+        let left = ["old", "used", "older", "newest"].map(|name| path(name).exists());
+        assert_eq!(left, [false, true, false, true]);
+    }
+
+    #[test]
+    fn the_name_of_a_trace_tells_recording_and_branches() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        let name = |contents: &[u8], scope| {
+            fs::write(&path, contents).unwrap();
+            name_of_trace(&path, scope).unwrap()
+        };
+        let first = name(b"one", Scope::User);
+        assert_eq!(first, name(b"one", Scope::User));
+        assert_ne!(first, name(b"two", Scope::User));
+        assert_ne!(first, name(b"one", Scope::All));
+    }
+
+    #[test]
+    fn recordings_are_known_by_their_first_bytes() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        for (contents, expected) in [
+            (&b"vbts-rec and more"[..], true),
+            (b"vbts-re", false),
+            (b"\x93BTRC", false),
+        ] {
+            fs::write(&path, contents).unwrap();
+            assert_eq!(is_recording(&path), expected);
+        }
+        assert!(!is_recording(directory.path()));
+    }
+}
