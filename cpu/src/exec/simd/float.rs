@@ -1,11 +1,10 @@
 //! Floating-point arithmetic and comparison of SSE, SSE2 and SSE3.
-//!
-//! RCPPS and RSQRTPS approximate: the host's processor decides their last bits.
 
 use std::marker::PhantomData;
 
 use iced_x86::Code;
 
+pub(super) use super::estimate::{Rcpps, Rcpss, Rsqrtps, Rsqrtss};
 use super::mxcsr::{Masked, host, with_mxcsr};
 use super::sse2::*;
 use super::{Encoding, Legacy, V, cast};
@@ -46,7 +45,6 @@ float! {
     Minps = "minps" Minpd = "minpd" Minss = "minss" Minsd = "minsd"
     Maxps = "maxps" Maxpd = "maxpd" Maxss = "maxss" Maxsd = "maxsd"
     Sqrtps = "sqrtps" Sqrtpd = "sqrtpd" Sqrtss = "sqrtss" Sqrtsd = "sqrtsd"
-    Rcpps = "rcpps" Rcpss = "rcpss" Rsqrtps = "rsqrtps" Rsqrtss = "rsqrtss"
 }
 
 /// A floating-point operation that a constant selects, in each instruction's immediate operand.
@@ -346,7 +344,7 @@ pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     t.handlers([Comisd_xmm_xmmm64], compare::<Legacy, Comisd, Xmm>, compare::<Legacy, Comisd, Low<u64>>).vector(VectorForm::ALIGNED.float().flags());
     t.handlers([Ucomiss_xmm_xmmm32], compare::<Legacy, Ucomiss, Xmm>, compare::<Legacy, Ucomiss, Low<u32>>).vector(VectorForm::ALIGNED.float().flags());
     t.handlers([Ucomisd_xmm_xmmm64], compare::<Legacy, Ucomisd, Xmm>, compare::<Legacy, Ucomisd, Low<u64>>).vector(VectorForm::ALIGNED.float().flags());
-    // The host's estimates depend on its vendor: a recording replays on another one.
+    // The host's estimates depend on its vendor.
     t.called([Rcpps_xmm_xmmm128, Rcpss_xmm_xmmm32, Rsqrtps_xmm_xmmm128, Rsqrtss_xmm_xmmm32]);
     // They are rare.
     t.called([Haddps_xmm_xmmm128, Haddpd_xmm_xmmm128, Hsubps_xmm_xmmm128, Hsubpd_xmm_xmmm128, Addsubps_xmm_xmmm128, Addsubpd_xmm_xmmm128]);

@@ -6,6 +6,7 @@
 
 mod aes;
 mod convert;
+mod estimate;
 mod float;
 mod integer;
 mod mxcsr;

@@ -172,6 +172,15 @@ impl State {
                 state.memory.0[start..end].fill(0);
             }
         }
+        if is_estimate(form.instruction.mnemonic()) {
+            let own = self.xmm.iter().chain(&self.ymm_high);
+            let others = host.xmm.iter_mut().chain(&mut host.ymm_high);
+            own.zip(others).for_each(|(own, other)| {
+                if are_close(*own, *other) {
+                    *other = *own;
+                }
+            });
+        }
         let context = || {
             format!(
                 "{} {:02x?}\nbefore {before:x?}",
@@ -213,6 +222,30 @@ fn pointers(code: Code) -> &'static [(usize, usize)] {
         Code::Fxsave_m512byte | Code::Fxsave64_m512byte => &[(6, 24), (28, 32), (416, 512)],
         _ => &[],
     }
+}
+
+/// Whether an instruction estimates, in a way of each vendor.
+fn is_estimate(mnemonic: Mnemonic) -> bool {
+    let name = format!("{mnemonic:?}").to_lowercase();
+    let name = name.strip_prefix('v').unwrap_or(&name);
+    ["rcpps", "rcpss", "rsqrtps", "rsqrtss"].contains(&name)
+}
+
+/// Whether two vectors of estimates can both be within the manual's error, 1.5 * 2^-12. A result
+/// near the smallest normal number can be zero.
+fn are_close(one: u128, other: u128) -> bool {
+    let lanes = |vector: u128| [0, 32, 64, 96].map(|shift| (vector >> shift) as u32);
+    lanes(one)
+        .into_iter()
+        .zip(lanes(other))
+        .all(|(one, other)| {
+            let [a, b] = [one, other].map(|bits| f64::from(f32::from_bits(bits)));
+            let tiny = 2.0 * f64::from(f32::MIN_POSITIVE);
+            let same_sign = (one ^ other) >> 31 == 0;
+            one == other
+                || same_sign && (a - b).abs() <= 3.0 / 4096.0 * a.abs()
+                || same_sign && a.abs() < tiny && b.abs() < tiny
+        })
 }
 
 /// Flags that the manual leaves undefined.

@@ -8,6 +8,22 @@ pub(super) fn may_be_too_long(instruction: &Instruction) -> bool {
     instruction.is_invalid() && instruction.len() + 9 > 15
 }
 
+/// Whether an instruction estimates. Bytes that were changed can make one.
+pub(super) fn estimates(instruction: &Instruction) -> bool {
+    use Mnemonic as M;
+    matches!(
+        instruction.mnemonic(),
+        M::Rcpps
+            | M::Rcpss
+            | M::Rsqrtps
+            | M::Rsqrtss
+            | M::Vrcpps
+            | M::Vrcpss
+            | M::Vrsqrtps
+            | M::Vrsqrtss
+    )
+}
+
 pub(super) fn compares_strings(instruction: &Instruction) -> bool {
     use Mnemonic as M;
     instruction.is_string_instruction()
