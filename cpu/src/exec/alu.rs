@@ -227,7 +227,7 @@ fn rm_imm<B: Backend, O: Binary>(t: &mut Table<B>, codes: [Code; 4]) {
 /// operands in ModRM.
 fn accumulator<B: Backend, O: Binary>(t: &mut Table<B>, codes: [Code; 4], rm: [Code; 4]) {
     t.registers_8_to_64::<With<O, Immediate>>(codes);
-    t.explicit(codes, rm);
+    t.native_as(codes, rm);
 }
 
 #[rustfmt::skip]

@@ -244,7 +244,7 @@ pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     t.handlers([Xchg_rm16_r16, Xchg_r16_AX], xchg_reg_reg::<u16>, xchg_mem::<u16>).integer(FlagEffect::Keeps);
     t.handlers([Xchg_rm32_r32, Xchg_r32_EAX], xchg_reg_reg::<u32>, xchg_mem::<u32>).integer(FlagEffect::Keeps);
     t.handlers([Xchg_rm64_r64, Xchg_r64_RAX], xchg_reg_reg::<u64>, xchg_mem::<u64>).integer(FlagEffect::Keeps);
-    t.explicit([Xchg_r16_AX, Xchg_r32_EAX, Xchg_r64_RAX], [Xchg_rm16_r16, Xchg_rm32_r32, Xchg_rm64_r64]);
+    t.native_as([Xchg_r16_AX, Xchg_r32_EAX, Xchg_r64_RAX], [Xchg_rm16_r16, Xchg_rm32_r32, Xchg_rm64_r64]);
     // With 66H it has an undefined result.
     t.handler([Bswap_r16], bswap::<u16>);
     t.handler([Bswap_r32], bswap::<u32>).integer(FlagEffect::Keeps);
@@ -275,6 +275,6 @@ fn mov<B: Backend>(t: &mut Table<B>) {
     t.registers_8_to_64::<Mov<Immediate>>([Mov_r8_imm8, Mov_r16_imm16, Mov_r32_imm32, Mov_r64_imm64]);
     t.memory_8_to_64::<MovFromMemory>([Mov_AL_moffs8, Mov_AX_moffs16, Mov_EAX_moffs32, Mov_RAX_moffs64]);
     t.memory_8_to_64::<Mov<Register>>([Mov_moffs8_AL, Mov_moffs16_AX, Mov_moffs32_EAX, Mov_moffs64_RAX]);
-    t.explicit([Mov_AL_moffs8, Mov_AX_moffs16, Mov_EAX_moffs32, Mov_RAX_moffs64], [Mov_r8_rm8, Mov_r16_rm16, Mov_r32_rm32, Mov_r64_rm64]);
-    t.explicit([Mov_moffs8_AL, Mov_moffs16_AX, Mov_moffs32_EAX, Mov_moffs64_RAX], [Mov_rm8_r8, Mov_rm16_r16, Mov_rm32_r32, Mov_rm64_r64]);
+    t.native_as([Mov_AL_moffs8, Mov_AX_moffs16, Mov_EAX_moffs32, Mov_RAX_moffs64], [Mov_r8_rm8, Mov_r16_rm16, Mov_r32_rm32, Mov_r64_rm64]);
+    t.native_as([Mov_moffs8_AL, Mov_moffs16_AX, Mov_moffs32_EAX, Mov_moffs64_RAX], [Mov_rm8_r8, Mov_rm16_r16, Mov_rm32_r32, Mov_rm64_r64]);
 }

@@ -3,6 +3,7 @@
 //! Each family has a function `rows` that fills in its rows. An instruction with ModRM has two
 //! entries: one for a register operand and one for a memory operand. A row also says how native
 //! code executes the instruction as itself, with host registers in place of the guest's.
+//! `simd::rows` has rows that declare a vector instruction in all its encodings.
 
 use iced_x86::Code;
 
@@ -186,19 +187,12 @@ impl<B: Backend> Table<B> {
     }
 
     /// Native code executes each of `codes` as the instruction of `others` at the same place: the
-    /// same one without implicit registers.
-    pub(crate) fn explicit<const K: usize>(&mut self, codes: [Code; K], others: [Code; K]) {
+    /// same one without implicit registers, or without a hint.
+    pub(crate) fn native_as<const K: usize>(&mut self, codes: [Code; K], others: [Code; K]) {
         for (code, other) in codes.into_iter().zip(others) {
             if let Some(native) = &mut self.row(code).native {
                 native.code = other;
             }
-        }
-    }
-
-    /// Native code calls the handlers of these instructions.
-    pub(crate) fn called<const K: usize>(&mut self, codes: [Code; K]) {
-        for code in codes {
-            self.row(code).native = None;
         }
     }
 
@@ -303,15 +297,9 @@ impl<B: Backend, const K: usize> Rows<'_, B, K> {
 
     /// Native code executes the instructions as themselves.
     pub(crate) fn vector(self, form: VectorForm) {
-        let codes = self.codes;
-        self.vector_as(codes, form);
-    }
-
-    /// Native code executes `others` in place of the instructions: the same ones without a hint.
-    pub(crate) fn vector_as(self, others: [Code; K], form: VectorForm) {
         let form = NativeForm::Vector(form);
-        for (code, other) in self.codes.into_iter().zip(others) {
-            self.table.row(code).native = Some(Native { code: other, form });
+        for code in self.codes {
+            self.table.row(code).native = Some(Native { code, form });
         }
     }
 }

@@ -6,7 +6,9 @@ use std::arch::asm;
 
 use iced_x86::Code;
 
-use super::{V, cast, packed, xmm};
+use super::packed::{Binary, Unary, packed, sse};
+use super::rows::{xmm, ymm};
+use super::{V, cast};
 use crate::exec::native::VectorForm;
 use crate::exec::table::{Backend, Table};
 use crate::insn::{Exec, Flow, Insn};
@@ -89,21 +91,22 @@ packed! {
     Pclmulqdq(a, b, imm) => pclmulqdq(a, b, imm),
 }
 
+#[rustfmt::skip]
 pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     use Code::*;
-    xmm::<B, Aesenc>(t, Aesenc_xmm_xmmm128);
-    xmm::<B, Aesenclast>(t, Aesenclast_xmm_xmmm128);
-    xmm::<B, Aesdec>(t, Aesdec_xmm_xmmm128);
-    xmm::<B, Aesdeclast>(t, Aesdeclast_xmm_xmmm128);
-    xmm::<B, Aesimc>(t, Aesimc_xmm_xmmm128);
-    xmm::<B, Aeskeygenassist>(t, Aeskeygenassist_xmm_xmmm128_imm8);
-    xmm::<B, Pclmulqdq>(t, Pclmulqdq_xmm_xmmm128_imm8);
-    xmm::<B, Sha1rnds4>(t, Sha1rnds4_xmm_xmmm128_imm8);
-    xmm::<B, Sha1nexte>(t, Sha1nexte_xmm_xmmm128);
-    xmm::<B, Sha1msg1>(t, Sha1msg1_xmm_xmmm128);
-    xmm::<B, Sha1msg2>(t, Sha1msg2_xmm_xmmm128);
-    t.handler([Sha256rnds2_xmm_xmmm128], sha256rnds2)
-        .vector(VectorForm::ALIGNED);
-    xmm::<B, Sha256msg1>(t, Sha256msg1_xmm_xmmm128);
-    xmm::<B, Sha256msg2>(t, Sha256msg2_xmm_xmmm128);
+    // Those on YMM registers are VAES and VPCLMULQDQ.
+    ymm::<B, Binary<Aesenc>>(t, [Aesenc_xmm_xmmm128, VEX_Vaesenc_xmm_xmm_xmmm128, VEX_Vaesenc_ymm_ymm_ymmm256]);
+    ymm::<B, Binary<Aesenclast>>(t, [Aesenclast_xmm_xmmm128, VEX_Vaesenclast_xmm_xmm_xmmm128, VEX_Vaesenclast_ymm_ymm_ymmm256]);
+    ymm::<B, Binary<Aesdec>>(t, [Aesdec_xmm_xmmm128, VEX_Vaesdec_xmm_xmm_xmmm128, VEX_Vaesdec_ymm_ymm_ymmm256]);
+    ymm::<B, Binary<Aesdeclast>>(t, [Aesdeclast_xmm_xmmm128, VEX_Vaesdeclast_xmm_xmm_xmmm128, VEX_Vaesdeclast_ymm_ymm_ymmm256]);
+    ymm::<B, Binary<Pclmulqdq>>(t, [Pclmulqdq_xmm_xmmm128_imm8, VEX_Vpclmulqdq_xmm_xmm_xmmm128_imm8, VEX_Vpclmulqdq_ymm_ymm_ymmm256_imm8]);
+    xmm::<B, Unary<Aesimc>>(t, [Aesimc_xmm_xmmm128, VEX_Vaesimc_xmm_xmmm128]);
+    xmm::<B, Unary<Aeskeygenassist>>(t, [Aeskeygenassist_xmm_xmmm128_imm8, VEX_Vaeskeygenassist_xmm_xmmm128_imm8]);
+    sse::<B, Sha1rnds4>(t, Sha1rnds4_xmm_xmmm128_imm8);
+    sse::<B, Sha1nexte>(t, Sha1nexte_xmm_xmmm128);
+    sse::<B, Sha1msg1>(t, Sha1msg1_xmm_xmmm128);
+    sse::<B, Sha1msg2>(t, Sha1msg2_xmm_xmmm128);
+    t.handler([Sha256rnds2_xmm_xmmm128], sha256rnds2).vector(VectorForm::ALIGNED);
+    sse::<B, Sha256msg1>(t, Sha256msg1_xmm_xmmm128);
+    sse::<B, Sha256msg2>(t, Sha256msg2_xmm_xmmm128);
 }

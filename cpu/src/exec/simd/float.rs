@@ -1,20 +1,20 @@
-//! Floating-point arithmetic and comparison of SSE, SSE2 and SSE3.
+//! Floating-point arithmetic of SSE, SSE2, SSE3 and AVX.
 
 use std::marker::PhantomData;
 
 use iced_x86::Code;
 
-pub(super) use super::estimate::{Rcpps, Rcpss, Rsqrtps, Rsqrtss};
-use super::mxcsr::{Masked, host, with_mxcsr};
+use super::encoding::{Encoding, Legacy, TwoSources, source};
+use super::estimate::{Rcpps, Rcpss, Rsqrtps, Rsqrtss};
+use super::mxcsr::{Masked, host};
+use super::rows::{Called, Encoded, Form, Handlers, WideForm, xmm, ymm};
 use super::sse2::*;
-use super::{Encoding, Legacy, V, cast};
+use super::{V, cast};
 use crate::exec::native::VectorForm;
 use crate::exec::table::{Backend, Table};
 use crate::insn::{Abort, Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
-use crate::state::flags::Lazy;
 use crate::state::int::Int;
-use crate::state::rflags;
 
 /// A floating-point operation: result and MXCSR after it.
 pub(super) trait Float {
@@ -68,8 +68,6 @@ macro_rules! by_immediate {
     )*};
 }
 pub(super) use by_immediate;
-
-by_immediate! { Cmpps = "cmpps" Cmppd = "cmppd" Cmpss = "cmpss" Cmpsd = "cmpsd" }
 
 /// HADDPS and its relatives: the operation on the even and the odd elements of both operands. Of
 /// two NaNs the result is that of the even element.
@@ -134,6 +132,9 @@ impl Float for Addsubpd {
     }
 }
 
+/// How native code executes floating-point arithmetic.
+pub(super) const FLOAT: Option<VectorForm> = Some(VectorForm::ALIGNED.float());
+
 /// Where the last operand is.
 pub(super) trait Operand {
     /// Its value; `n` is its number if it is a register. The rest of the vector is zero, or the
@@ -189,163 +190,142 @@ pub(super) fn arithmetic<E: Encoding, K: Float, F: Operand>(cpu: &mut Cpu, insn:
     execute::<E, F>(cpu, insn, K::run)
 }
 
-/// CMPPS and its relatives. Bits 7:3 of the immediate have a meaning only for AVX.
-fn by_predicate<K: ByImmediate, F: Operand>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    execute::<Legacy, F>(cpu, insn, |csr, a, b| match insn.imm & 7 {
-        0 => K::run::<0>(csr, a, b),
-        1 => K::run::<1>(csr, a, b),
-        2 => K::run::<2>(csr, a, b),
-        3 => K::run::<3>(csr, a, b),
-        4 => K::run::<4>(csr, a, b),
-        5 => K::run::<5>(csr, a, b),
-        6 => K::run::<6>(csr, a, b),
-        _ => K::run::<7>(csr, a, b),
-    })
-}
-
-/// ROUNDPS and its relatives. The low four bits of the immediate are the rounding control, whether
-/// MXCSR has it instead, and whether an inexact result raises nothing.
-#[inline(always)]
-pub(super) fn round<K: ByImmediate>(imm: u64, csr: Masked, a: V, b: V) -> (V, u32) {
-    match imm & 15 {
-        0 => K::run::<0>(csr, a, b),
-        1 => K::run::<1>(csr, a, b),
-        2 => K::run::<2>(csr, a, b),
-        3 => K::run::<3>(csr, a, b),
-        4 => K::run::<4>(csr, a, b),
-        5 => K::run::<5>(csr, a, b),
-        6 => K::run::<6>(csr, a, b),
-        7 => K::run::<7>(csr, a, b),
-        8 => K::run::<8>(csr, a, b),
-        9 => K::run::<9>(csr, a, b),
-        10 => K::run::<10>(csr, a, b),
-        11 => K::run::<11>(csr, a, b),
-        12 => K::run::<12>(csr, a, b),
-        13 => K::run::<13>(csr, a, b),
-        14 => K::run::<14>(csr, a, b),
-        _ => K::run::<15>(csr, a, b),
+impl Cpu {
+    /// Runs a floating-point operation on the lanes of a vector: [`Cpu::float`] with the flags of
+    /// all lanes. The operation also gets the number of the lane.
+    #[inline(always)]
+    pub(super) fn float_lanes<const L: usize>(
+        &mut self,
+        f: impl Fn(Masked, usize) -> (V, u32),
+    ) -> Result<[V; L], Abort> {
+        self.float(|csr| {
+            let mut after = 0;
+            let r = std::array::from_fn(|i| {
+                let (lane, csr) = f(csr, i);
+                after |= csr;
+                lane
+            });
+            (r, after)
+        })
     }
 }
 
-/// Executes the instruction of the rounding kernel `K`.
-pub(super) fn by_rounding<E: Encoding, K: ByImmediate, F: Operand>(
-    cpu: &mut Cpu,
-    insn: &Insn,
-) -> Exec {
-    execute::<E, F>(cpu, insn, |csr, a, b| round::<K>(insn.imm, csr, a, b))
-}
-
-/// COMISS and its relatives: RFLAGS and MXCSR after it.
-pub(super) trait Compare {
-    fn run(csr: Masked, a: V, b: V) -> (u64, u32);
-}
-
-macro_rules! scalar_compare {
-    ($($name:ident = $insn:literal)*) => {$(
-        pub(super) struct $name;
-        impl Compare for $name {
-            #[inline(always)]
-            fn run(csr: Masked, a: V, b: V) -> (u64, u32) {
-                let mut csr = csr.get();
-                let flags: u64;
-                // SAFETY: the instruction has register operands only, and every exception is masked
-                // in a `Masked`.
-                unsafe {
-                    with_mxcsr!(
-                        csr,
-                        [concat!($insn, " {a}, {b}"), "pushfq", "pop {flags}"],
-                        a = in(xmm_reg) a,
-                        b = in(xmm_reg) b,
-                        flags = out(reg) flags,
-                    );
-                }
-                (flags, csr)
-            }
-        }
-    )*};
-}
-scalar_compare! { Comiss = "comiss" Comisd = "comisd" Ucomiss = "ucomiss" Ucomisd = "ucomisd" }
-
-pub(super) fn compare<E: Encoding, K: Compare, F: Operand>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    E::need(cpu)?;
-    let b = F::read(cpu, insn, insn.src)?;
-    let a = cpu.v(insn.dst);
-    let flags = cpu.float(|csr| K::run(csr, a, b))?;
-    cpu.flags = Lazy::from_bits(flags & (rflags::ZF | rflags::PF | rflags::CF));
+fn two_sources<K: Float, const L: usize>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    cpu.need_avx()?;
+    let b: [V; L] = source(cpu, insn, insn.aux)?;
+    let a = cpu.lanes::<L>(insn.src);
+    let r = cpu.float_lanes::<L>(|csr, i| K::run(csr, a[i], b[i]))?;
+    cpu.set_lanes(insn.dst, r);
     Ok(Flow::Next)
 }
 
-/// The row of an instruction whose second operand has 16 bytes.
-pub(super) fn packed<B: Backend, K: Float>(t: &mut Table<B>, code: Code) {
-    t.handlers(
-        [code],
-        arithmetic::<Legacy, K, Xmm>,
-        arithmetic::<Legacy, K, Aligned>,
-    )
-    .vector(VectorForm::ALIGNED.float());
+fn one_source<K: Float, const L: usize>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    cpu.need_avx()?;
+    let b: [V; L] = source(cpu, insn, insn.src)?;
+    let r = cpu.float_lanes::<L>(|csr, i| K::run(csr, b[i], b[i]))?;
+    cpu.set_lanes(insn.dst, r);
+    Ok(Flow::Next)
 }
 
-/// The row of an instruction whose second operand is of the size of `T` if it is in memory.
-pub(super) fn scalar<B: Backend, K: Float, T: Int>(t: &mut Table<B>, code: Code) {
-    t.handlers(
-        [code],
-        arithmetic::<Legacy, K, Xmm>,
-        arithmetic::<Legacy, K, Low<T>>,
-    )
-    .vector(VectorForm::ALIGNED.float());
+/// Two sources of 16 bytes, on whole registers.
+pub(super) struct Lanes<K>(PhantomData<K>);
+
+impl<K: Float> Form for Lanes<K> {
+    const NATIVE: Option<VectorForm> = FLOAT;
+
+    fn sse() -> Handlers {
+        [
+            arithmetic::<Legacy, K, Xmm>,
+            arithmetic::<Legacy, K, Aligned>,
+        ]
+    }
+    fn vex() -> Handlers {
+        [two_sources::<K, 1>; 2]
+    }
+}
+
+impl<K: Float> WideForm for Lanes<K> {
+    fn ymm() -> Handlers {
+        [two_sources::<K, 2>; 2]
+    }
+}
+
+/// One source of 16 bytes, on whole registers.
+pub(super) struct LanesOfOne<K>(PhantomData<K>);
+
+impl<K: Float> Form for LanesOfOne<K> {
+    const NATIVE: Option<VectorForm> = FLOAT;
+
+    fn sse() -> Handlers {
+        Lanes::<K>::sse()
+    }
+    fn vex() -> Handlers {
+        [one_source::<K, 1>; 2]
+    }
+}
+
+impl<K: Float> WideForm for LanesOfOne<K> {
+    fn ymm() -> Handlers {
+        [one_source::<K, 2>; 2]
+    }
+}
+
+/// The lowest element. The second operand is of the size of `T` if it is in memory.
+pub(super) struct Scalar<K, T>(PhantomData<(K, T)>);
+
+impl<K: Float, T: Int> Encoded for Scalar<K, T> {
+    type Vex = TwoSources;
+    const NATIVE: Option<VectorForm> = FLOAT;
+
+    fn register<E: Encoding>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+        arithmetic::<E, K, Xmm>(cpu, insn)
+    }
+    fn memory<E: Encoding>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+        arithmetic::<E, K, Low<T>>(cpu, insn)
+    }
 }
 
 #[rustfmt::skip]
 pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     use Code::*;
-    packed::<B, Addps>(t, Addps_xmm_xmmm128);
-    packed::<B, Addpd>(t, Addpd_xmm_xmmm128);
-    scalar::<B, Addss, u32>(t, Addss_xmm_xmmm32);
-    scalar::<B, Addsd, u64>(t, Addsd_xmm_xmmm64);
-    packed::<B, Subps>(t, Subps_xmm_xmmm128);
-    packed::<B, Subpd>(t, Subpd_xmm_xmmm128);
-    scalar::<B, Subss, u32>(t, Subss_xmm_xmmm32);
-    scalar::<B, Subsd, u64>(t, Subsd_xmm_xmmm64);
-    packed::<B, Mulps>(t, Mulps_xmm_xmmm128);
-    packed::<B, Mulpd>(t, Mulpd_xmm_xmmm128);
-    scalar::<B, Mulss, u32>(t, Mulss_xmm_xmmm32);
-    scalar::<B, Mulsd, u64>(t, Mulsd_xmm_xmmm64);
-    packed::<B, Divps>(t, Divps_xmm_xmmm128);
-    packed::<B, Divpd>(t, Divpd_xmm_xmmm128);
-    scalar::<B, Divss, u32>(t, Divss_xmm_xmmm32);
-    scalar::<B, Divsd, u64>(t, Divsd_xmm_xmmm64);
-    packed::<B, Minps>(t, Minps_xmm_xmmm128);
-    packed::<B, Minpd>(t, Minpd_xmm_xmmm128);
-    scalar::<B, Minss, u32>(t, Minss_xmm_xmmm32);
-    scalar::<B, Minsd, u64>(t, Minsd_xmm_xmmm64);
-    packed::<B, Maxps>(t, Maxps_xmm_xmmm128);
-    packed::<B, Maxpd>(t, Maxpd_xmm_xmmm128);
-    scalar::<B, Maxss, u32>(t, Maxss_xmm_xmmm32);
-    scalar::<B, Maxsd, u64>(t, Maxsd_xmm_xmmm64);
-    packed::<B, Sqrtps>(t, Sqrtps_xmm_xmmm128);
-    packed::<B, Sqrtpd>(t, Sqrtpd_xmm_xmmm128);
-    scalar::<B, Sqrtss, u32>(t, Sqrtss_xmm_xmmm32);
-    scalar::<B, Sqrtsd, u64>(t, Sqrtsd_xmm_xmmm64);
-    packed::<B, Rcpps>(t, Rcpps_xmm_xmmm128);
-    scalar::<B, Rcpss, u32>(t, Rcpss_xmm_xmmm32);
-    packed::<B, Rsqrtps>(t, Rsqrtps_xmm_xmmm128);
-    scalar::<B, Rsqrtss, u32>(t, Rsqrtss_xmm_xmmm32);
-    packed::<B, Haddps>(t, Haddps_xmm_xmmm128);
-    packed::<B, Haddpd>(t, Haddpd_xmm_xmmm128);
-    packed::<B, Hsubps>(t, Hsubps_xmm_xmmm128);
-    packed::<B, Hsubpd>(t, Hsubpd_xmm_xmmm128);
-    packed::<B, Addsubps>(t, Addsubps_xmm_xmmm128);
-    packed::<B, Addsubpd>(t, Addsubpd_xmm_xmmm128);
-    t.handlers([Cmpps_xmm_xmmm128_imm8], by_predicate::<Cmpps, Xmm>, by_predicate::<Cmpps, Aligned>).vector(VectorForm::ALIGNED.float());
-    t.handlers([Cmppd_xmm_xmmm128_imm8], by_predicate::<Cmppd, Xmm>, by_predicate::<Cmppd, Aligned>).vector(VectorForm::ALIGNED.float());
-    t.handlers([Cmpss_xmm_xmmm32_imm8], by_predicate::<Cmpss, Xmm>, by_predicate::<Cmpss, Low<u32>>).vector(VectorForm::ALIGNED.float());
-    t.handlers([Cmpsd_xmm_xmmm64_imm8], by_predicate::<Cmpsd, Xmm>, by_predicate::<Cmpsd, Low<u64>>).vector(VectorForm::ALIGNED.float());
-    t.handlers([Comiss_xmm_xmmm32], compare::<Legacy, Comiss, Xmm>, compare::<Legacy, Comiss, Low<u32>>).vector(VectorForm::ALIGNED.float().flags());
-    t.handlers([Comisd_xmm_xmmm64], compare::<Legacy, Comisd, Xmm>, compare::<Legacy, Comisd, Low<u64>>).vector(VectorForm::ALIGNED.float().flags());
-    t.handlers([Ucomiss_xmm_xmmm32], compare::<Legacy, Ucomiss, Xmm>, compare::<Legacy, Ucomiss, Low<u32>>).vector(VectorForm::ALIGNED.float().flags());
-    t.handlers([Ucomisd_xmm_xmmm64], compare::<Legacy, Ucomisd, Xmm>, compare::<Legacy, Ucomisd, Low<u64>>).vector(VectorForm::ALIGNED.float().flags());
+    ymm::<B, Lanes<Addps>>(t, [Addps_xmm_xmmm128, VEX_Vaddps_xmm_xmm_xmmm128, VEX_Vaddps_ymm_ymm_ymmm256]);
+    ymm::<B, Lanes<Addpd>>(t, [Addpd_xmm_xmmm128, VEX_Vaddpd_xmm_xmm_xmmm128, VEX_Vaddpd_ymm_ymm_ymmm256]);
+    xmm::<B, Scalar<Addss, u32>>(t, [Addss_xmm_xmmm32, VEX_Vaddss_xmm_xmm_xmmm32]);
+    xmm::<B, Scalar<Addsd, u64>>(t, [Addsd_xmm_xmmm64, VEX_Vaddsd_xmm_xmm_xmmm64]);
+    ymm::<B, Lanes<Subps>>(t, [Subps_xmm_xmmm128, VEX_Vsubps_xmm_xmm_xmmm128, VEX_Vsubps_ymm_ymm_ymmm256]);
+    ymm::<B, Lanes<Subpd>>(t, [Subpd_xmm_xmmm128, VEX_Vsubpd_xmm_xmm_xmmm128, VEX_Vsubpd_ymm_ymm_ymmm256]);
+    xmm::<B, Scalar<Subss, u32>>(t, [Subss_xmm_xmmm32, VEX_Vsubss_xmm_xmm_xmmm32]);
+    xmm::<B, Scalar<Subsd, u64>>(t, [Subsd_xmm_xmmm64, VEX_Vsubsd_xmm_xmm_xmmm64]);
+    ymm::<B, Lanes<Mulps>>(t, [Mulps_xmm_xmmm128, VEX_Vmulps_xmm_xmm_xmmm128, VEX_Vmulps_ymm_ymm_ymmm256]);
+    ymm::<B, Lanes<Mulpd>>(t, [Mulpd_xmm_xmmm128, VEX_Vmulpd_xmm_xmm_xmmm128, VEX_Vmulpd_ymm_ymm_ymmm256]);
+    xmm::<B, Scalar<Mulss, u32>>(t, [Mulss_xmm_xmmm32, VEX_Vmulss_xmm_xmm_xmmm32]);
+    xmm::<B, Scalar<Mulsd, u64>>(t, [Mulsd_xmm_xmmm64, VEX_Vmulsd_xmm_xmm_xmmm64]);
+    ymm::<B, Lanes<Divps>>(t, [Divps_xmm_xmmm128, VEX_Vdivps_xmm_xmm_xmmm128, VEX_Vdivps_ymm_ymm_ymmm256]);
+    ymm::<B, Lanes<Divpd>>(t, [Divpd_xmm_xmmm128, VEX_Vdivpd_xmm_xmm_xmmm128, VEX_Vdivpd_ymm_ymm_ymmm256]);
+    xmm::<B, Scalar<Divss, u32>>(t, [Divss_xmm_xmmm32, VEX_Vdivss_xmm_xmm_xmmm32]);
+    xmm::<B, Scalar<Divsd, u64>>(t, [Divsd_xmm_xmmm64, VEX_Vdivsd_xmm_xmm_xmmm64]);
+    ymm::<B, Lanes<Minps>>(t, [Minps_xmm_xmmm128, VEX_Vminps_xmm_xmm_xmmm128, VEX_Vminps_ymm_ymm_ymmm256]);
+    ymm::<B, Lanes<Minpd>>(t, [Minpd_xmm_xmmm128, VEX_Vminpd_xmm_xmm_xmmm128, VEX_Vminpd_ymm_ymm_ymmm256]);
+    xmm::<B, Scalar<Minss, u32>>(t, [Minss_xmm_xmmm32, VEX_Vminss_xmm_xmm_xmmm32]);
+    xmm::<B, Scalar<Minsd, u64>>(t, [Minsd_xmm_xmmm64, VEX_Vminsd_xmm_xmm_xmmm64]);
+    ymm::<B, Lanes<Maxps>>(t, [Maxps_xmm_xmmm128, VEX_Vmaxps_xmm_xmm_xmmm128, VEX_Vmaxps_ymm_ymm_ymmm256]);
+    ymm::<B, Lanes<Maxpd>>(t, [Maxpd_xmm_xmmm128, VEX_Vmaxpd_xmm_xmm_xmmm128, VEX_Vmaxpd_ymm_ymm_ymmm256]);
+    xmm::<B, Scalar<Maxss, u32>>(t, [Maxss_xmm_xmmm32, VEX_Vmaxss_xmm_xmm_xmmm32]);
+    xmm::<B, Scalar<Maxsd, u64>>(t, [Maxsd_xmm_xmmm64, VEX_Vmaxsd_xmm_xmm_xmmm64]);
+    ymm::<B, LanesOfOne<Sqrtps>>(t, [Sqrtps_xmm_xmmm128, VEX_Vsqrtps_xmm_xmmm128, VEX_Vsqrtps_ymm_ymmm256]);
+    ymm::<B, LanesOfOne<Sqrtpd>>(t, [Sqrtpd_xmm_xmmm128, VEX_Vsqrtpd_xmm_xmmm128, VEX_Vsqrtpd_ymm_ymmm256]);
+    xmm::<B, Scalar<Sqrtss, u32>>(t, [Sqrtss_xmm_xmmm32, VEX_Vsqrtss_xmm_xmm_xmmm32]);
+    xmm::<B, Scalar<Sqrtsd, u64>>(t, [Sqrtsd_xmm_xmmm64, VEX_Vsqrtsd_xmm_xmm_xmmm64]);
     // The host's estimates depend on its vendor.
-    t.called([Rcpps_xmm_xmmm128, Rcpss_xmm_xmmm32, Rsqrtps_xmm_xmmm128, Rsqrtss_xmm_xmmm32]);
+    ymm::<B, Called<LanesOfOne<Rcpps>>>(t, [Rcpps_xmm_xmmm128, VEX_Vrcpps_xmm_xmmm128, VEX_Vrcpps_ymm_ymmm256]);
+    xmm::<B, Called<Scalar<Rcpss, u32>>>(t, [Rcpss_xmm_xmmm32, VEX_Vrcpss_xmm_xmm_xmmm32]);
+    ymm::<B, Called<LanesOfOne<Rsqrtps>>>(t, [Rsqrtps_xmm_xmmm128, VEX_Vrsqrtps_xmm_xmmm128, VEX_Vrsqrtps_ymm_ymmm256]);
+    xmm::<B, Called<Scalar<Rsqrtss, u32>>>(t, [Rsqrtss_xmm_xmmm32, VEX_Vrsqrtss_xmm_xmm_xmmm32]);
     // They are rare.
-    t.called([Haddps_xmm_xmmm128, Haddpd_xmm_xmmm128, Hsubps_xmm_xmmm128, Hsubpd_xmm_xmmm128, Addsubps_xmm_xmmm128, Addsubpd_xmm_xmmm128]);
+    ymm::<B, Called<Lanes<Haddps>>>(t, [Haddps_xmm_xmmm128, VEX_Vhaddps_xmm_xmm_xmmm128, VEX_Vhaddps_ymm_ymm_ymmm256]);
+    ymm::<B, Called<Lanes<Haddpd>>>(t, [Haddpd_xmm_xmmm128, VEX_Vhaddpd_xmm_xmm_xmmm128, VEX_Vhaddpd_ymm_ymm_ymmm256]);
+    ymm::<B, Called<Lanes<Hsubps>>>(t, [Hsubps_xmm_xmmm128, VEX_Vhsubps_xmm_xmm_xmmm128, VEX_Vhsubps_ymm_ymm_ymmm256]);
+    ymm::<B, Called<Lanes<Hsubpd>>>(t, [Hsubpd_xmm_xmmm128, VEX_Vhsubpd_xmm_xmm_xmmm128, VEX_Vhsubpd_ymm_ymm_ymmm256]);
+    ymm::<B, Called<Lanes<Addsubps>>>(t, [Addsubps_xmm_xmmm128, VEX_Vaddsubps_xmm_xmm_xmmm128, VEX_Vaddsubps_ymm_ymm_ymmm256]);
+    ymm::<B, Called<Lanes<Addsubpd>>>(t, [Addsubpd_xmm_xmmm128, VEX_Vaddsubpd_xmm_xmm_xmmm128, VEX_Vaddsubpd_ymm_ymm_ymmm256]);
 }

@@ -5,7 +5,9 @@
 
 use iced_x86::Code;
 
-use super::{Encoding, Legacy};
+use super::encoding::{Encoding, OneSource};
+use super::rows::{Encoded, xmm};
+use crate::exec::native::VectorForm;
 use crate::exec::table::{Backend, Table};
 use crate::insn::{Abort, Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
@@ -139,24 +141,40 @@ impl Cpu {
     }
 }
 
-pub(super) fn ldmxcsr<E: Encoding>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    E::need(cpu)?;
-    let v = cpu.load::<u32>(cpu.ea(insn))?;
-    if v & !MXCSR_MASK != 0 {
-        return Err(cpu.gp(0));
+/// LDMXCSR.
+struct Ldmxcsr;
+
+impl Encoded for Ldmxcsr {
+    type Vex = OneSource;
+    const NATIVE: Option<VectorForm> = None;
+
+    fn register<E: Encoding>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+        E::need(cpu)?;
+        let v = cpu.load::<u32>(cpu.ea(insn))?;
+        if v & !MXCSR_MASK != 0 {
+            return Err(cpu.gp(0));
+        }
+        cpu.mxcsr = v;
+        Ok(Flow::Next)
     }
-    cpu.mxcsr = v;
-    Ok(Flow::Next)
 }
 
-pub(super) fn stmxcsr<E: Encoding>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    E::need(cpu)?;
-    cpu.store(cpu.ea(insn), cpu.mxcsr)?;
-    Ok(Flow::Next)
+/// STMXCSR.
+struct Stmxcsr;
+
+impl Encoded for Stmxcsr {
+    type Vex = OneSource;
+    const NATIVE: Option<VectorForm> = None;
+
+    fn register<E: Encoding>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+        E::need(cpu)?;
+        cpu.store(cpu.ea(insn), cpu.mxcsr)?;
+        Ok(Flow::Next)
+    }
 }
 
 pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     use Code::*;
-    t.handler([Ldmxcsr_m32], ldmxcsr::<Legacy>);
-    t.handler([Stmxcsr_m32], stmxcsr::<Legacy>);
+    xmm::<B, Ldmxcsr>(t, [Ldmxcsr_m32, VEX_Vldmxcsr_m32]);
+    xmm::<B, Stmxcsr>(t, [Stmxcsr_m32, VEX_Vstmxcsr_m32]);
 }

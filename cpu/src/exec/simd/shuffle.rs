@@ -2,8 +2,11 @@
 
 use iced_x86::Code;
 
-use super::{Encoding, Legacy, V, cast, mmx, packed, xmm};
-use crate::exec::native::VectorForm;
+use super::encoding::{Encoding, OneSource};
+use super::integer::Punpcklqdq;
+use super::packed::{Binary, BinaryInSteps, Unary, mm, packed};
+use super::rows::{Encoded, Handlers, WideForm, ymm};
+use super::{V, cast};
 use crate::exec::table::{Backend, Table};
 use crate::insn::{Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
@@ -82,30 +85,42 @@ fn twice(v: u64) -> u128 {
     u128::from(v) | u128::from(v) << 64
 }
 
-pub(super) fn movddup_reg<E: Encoding>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    E::need(cpu)?;
-    cpu.put::<E>(insn, twice(cpu.xmm(insn.src) as u64));
-    Ok(Flow::Next)
+/// MOVDDUP: the lowest element, in both. On YMM registers, each lane has its own.
+struct Movddup;
+
+impl Encoded for Movddup {
+    type Vex = OneSource;
+
+    fn register<E: Encoding>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+        E::need(cpu)?;
+        cpu.put::<E>(insn, twice(cpu.xmm(insn.src) as u64));
+        Ok(Flow::Next)
+    }
+    fn memory<E: Encoding>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+        E::need(cpu)?;
+        let v = cpu.load::<u64>(cpu.ea(insn))?;
+        cpu.put::<E>(insn, twice(v));
+        Ok(Flow::Next)
+    }
 }
 
-pub(super) fn movddup_mem<E: Encoding>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    E::need(cpu)?;
-    let v = cpu.load::<u64>(cpu.ea(insn))?;
-    cpu.put::<E>(insn, twice(v));
-    Ok(Flow::Next)
+impl WideForm for Movddup {
+    fn ymm() -> Handlers {
+        Unary::<Punpcklqdq>::ymm()
+    }
 }
 
 #[rustfmt::skip]
 pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     use Code::*;
-    xmm::<B, Pshufd>(t, Pshufd_xmm_xmmm128_imm8);
-    xmm::<B, Pshuflw>(t, Pshuflw_xmm_xmmm128_imm8);
-    xmm::<B, Pshufhw>(t, Pshufhw_xmm_xmmm128_imm8);
-    xmm::<B, Shufps>(t, Shufps_xmm_xmmm128_imm8);
-    xmm::<B, Shufpd>(t, Shufpd_xmm_xmmm128_imm8);
-    xmm::<B, Movsldup>(t, Movsldup_xmm_xmmm128);
-    xmm::<B, Movshdup>(t, Movshdup_xmm_xmmm128);
+    ymm::<B, Unary<Pshufd>>(t, [Pshufd_xmm_xmmm128_imm8, VEX_Vpshufd_xmm_xmmm128_imm8, VEX_Vpshufd_ymm_ymmm256_imm8]);
+    ymm::<B, Unary<Pshuflw>>(t, [Pshuflw_xmm_xmmm128_imm8, VEX_Vpshuflw_xmm_xmmm128_imm8, VEX_Vpshuflw_ymm_ymmm256_imm8]);
+    ymm::<B, Unary<Pshufhw>>(t, [Pshufhw_xmm_xmmm128_imm8, VEX_Vpshufhw_xmm_xmmm128_imm8, VEX_Vpshufhw_ymm_ymmm256_imm8]);
+    ymm::<B, Binary<Shufps>>(t, [Shufps_xmm_xmmm128_imm8, VEX_Vshufps_xmm_xmm_xmmm128_imm8, VEX_Vshufps_ymm_ymm_ymmm256_imm8]);
+    ymm::<B, BinaryInSteps<Shufpd, 2>>(t, [Shufpd_xmm_xmmm128_imm8, VEX_Vshufpd_xmm_xmm_xmmm128_imm8, VEX_Vshufpd_ymm_ymm_ymmm256_imm8]);
+    ymm::<B, Unary<Movsldup>>(t, [Movsldup_xmm_xmmm128, VEX_Vmovsldup_xmm_xmmm128, VEX_Vmovsldup_ymm_ymmm256]);
+    ymm::<B, Unary<Movshdup>>(t, [Movshdup_xmm_xmmm128, VEX_Vmovshdup_xmm_xmmm128, VEX_Vmovshdup_ymm_ymmm256]);
     // PSHUFW shuffles the four words of an MMX register as PSHUFLW shuffles the lower four.
-    mmx::<B, Pshuflw>(t, Pshufw_mm_mmm64_imm8);
-    t.handlers([Movddup_xmm_xmmm64], movddup_reg::<Legacy>, movddup_mem::<Legacy>).vector(VectorForm::ALIGNED);
+    mm::<B, Pshuflw>(t, Pshufw_mm_mmm64_imm8);
+    ymm::<B, Movddup>(t, [Movddup_xmm_xmmm64, VEX_Vmovddup_xmm_xmmm64, VEX_Vmovddup_ymm_ymmm256]);
 }

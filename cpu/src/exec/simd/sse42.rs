@@ -1,10 +1,13 @@
 //! The string comparisons of SSE4.2: PCMPESTRI, PCMPESTRM, PCMPISTRI, PCMPISTRM (SDM Vol. 2B 4.1).
 
 use std::array::from_fn;
+use std::marker::PhantomData;
 
 use iced_x86::Code;
 
-use super::{Encoding, Legacy, V, cast};
+use super::encoding::{Encoding, OneSource};
+use super::rows::{Encoded, xmm};
+use super::{V, cast};
 use crate::exec::native::VectorForm;
 use crate::exec::table::{Backend, Table};
 use crate::insn::{Abort, Exec, Flow, Insn};
@@ -142,29 +145,38 @@ fn aggregate(cpu: &mut Cpu, control: Control, a: &Text, b: &Text) -> u32 {
 }
 
 /// Where the lengths of the operands come from.
-pub(super) trait Length {
+trait Length {
+    /// How native code executes the instruction, if it does.
+    const NATIVE: Option<VectorForm>;
+
     fn of(cpu: &Cpu, register: usize, elements: &[i32; 16], n: usize) -> usize;
 }
 
 /// Up to the first zero.
-pub(super) struct Implicit;
+struct Implicit;
 impl Length for Implicit {
+    const NATIVE: Option<VectorForm> = Some(VectorForm::UNALIGNED.flags());
+
     fn of(_: &Cpu, _: usize, elements: &[i32; 16], n: usize) -> usize {
         elements[..n].iter().position(|e| *e == 0).unwrap_or(n)
     }
 }
 
 /// The absolute value of a register.
-pub(super) struct Explicit32;
+struct Explicit32;
 impl Length for Explicit32 {
+    const NATIVE: Option<VectorForm> = None;
+
     fn of(cpu: &Cpu, register: usize, _: &[i32; 16], n: usize) -> usize {
         let length = (cpu.gpr[register] as i32).unsigned_abs();
         length.min(n as u32) as usize
     }
 }
 
-pub(super) struct Explicit64;
+struct Explicit64;
 impl Length for Explicit64 {
+    const NATIVE: Option<VectorForm> = None;
+
     fn of(cpu: &Cpu, register: usize, _: &[i32; 16], n: usize) -> usize {
         let length = (cpu.gpr[register] as i64).unsigned_abs();
         length.min(n as u64) as usize
@@ -191,38 +203,51 @@ fn run<E: Encoding, L: Length>(cpu: &mut Cpu, insn: &Insn) -> Result<(Control, u
     Ok((control, aggregate(cpu, control, &a, &b)))
 }
 
-/// The index of a bit goes to ECX.
-pub(super) fn index<E: Encoding, L: Length>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    let (control, result) = run::<E, L>(cpu, insn)?;
-    let index = match result {
-        0 => control.count() as u32,
-        _ if control.upper() => 31 - result.leading_zeros(),
-        _ => result.trailing_zeros(),
-    };
-    cpu.w(RCX as u8, index);
-    Ok(Flow::Next)
+/// PCMPESTRI and PCMPISTRI: the index of a bit goes to ECX.
+struct Index<L>(PhantomData<L>);
+
+impl<L: Length> Encoded for Index<L> {
+    type Vex = OneSource;
+    const NATIVE: Option<VectorForm> = L::NATIVE;
+
+    fn register<E: Encoding>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+        let (control, result) = run::<E, L>(cpu, insn)?;
+        let index = match result {
+            0 => control.count() as u32,
+            _ if control.upper() => 31 - result.leading_zeros(),
+            _ => result.trailing_zeros(),
+        };
+        cpu.w(RCX as u8, index);
+        Ok(Flow::Next)
+    }
 }
 
-/// The mask goes to XMM0.
-pub(super) fn mask<E: Encoding, L: Length>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    let (control, result) = run::<E, L>(cpu, insn)?;
-    let value = match (control.upper(), control.words()) {
-        (false, _) => result.into(),
-        (true, false) => cast::<[u8; 16], u128>(from_fn(|i| (result >> i & 1) as u8 * 0xFF)),
-        (true, true) => cast::<[u16; 8], u128>(from_fn(|i| (result >> i & 1) as u16 * 0xFFFF)),
-    };
-    E::set(cpu, 0, value);
-    Ok(Flow::Next)
+/// PCMPESTRM and PCMPISTRM: the mask goes to XMM0.
+struct Mask<L>(PhantomData<L>);
+
+impl<L: Length> Encoded for Mask<L> {
+    type Vex = OneSource;
+    const NATIVE: Option<VectorForm> = L::NATIVE;
+
+    fn register<E: Encoding>(cpu: &mut Cpu, insn: &Insn) -> Exec {
+        let (control, result) = run::<E, L>(cpu, insn)?;
+        let value = match (control.upper(), control.words()) {
+            (false, _) => result.into(),
+            (true, false) => cast::<[u8; 16], u128>(from_fn(|i| (result >> i & 1) as u8 * 0xFF)),
+            (true, true) => cast::<[u16; 8], u128>(from_fn(|i| (result >> i & 1) as u16 * 0xFFFF)),
+        };
+        E::set(cpu, 0, value);
+        Ok(Flow::Next)
+    }
 }
 
+#[rustfmt::skip]
 pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     use Code::*;
-    t.handler([Pcmpestri_xmm_xmmm128_imm8], index::<Legacy, Explicit32>);
-    t.handler([Pcmpestri64_xmm_xmmm128_imm8], index::<Legacy, Explicit64>);
-    t.handler([Pcmpestrm_xmm_xmmm128_imm8], mask::<Legacy, Explicit32>);
-    t.handler([Pcmpestrm64_xmm_xmmm128_imm8], mask::<Legacy, Explicit64>);
-    t.handler([Pcmpistri_xmm_xmmm128_imm8], index::<Legacy, Implicit>)
-        .vector(VectorForm::UNALIGNED.flags());
-    t.handler([Pcmpistrm_xmm_xmmm128_imm8], mask::<Legacy, Implicit>)
-        .vector(VectorForm::UNALIGNED.flags());
+    xmm::<B, Index<Explicit32>>(t, [Pcmpestri_xmm_xmmm128_imm8, VEX_Vpcmpestri_xmm_xmmm128_imm8]);
+    xmm::<B, Index<Explicit64>>(t, [Pcmpestri64_xmm_xmmm128_imm8, VEX_Vpcmpestri64_xmm_xmmm128_imm8]);
+    xmm::<B, Mask<Explicit32>>(t, [Pcmpestrm_xmm_xmmm128_imm8, VEX_Vpcmpestrm_xmm_xmmm128_imm8]);
+    xmm::<B, Mask<Explicit64>>(t, [Pcmpestrm64_xmm_xmmm128_imm8, VEX_Vpcmpestrm64_xmm_xmmm128_imm8]);
+    xmm::<B, Index<Implicit>>(t, [Pcmpistri_xmm_xmmm128_imm8, VEX_Vpcmpistri_xmm_xmmm128_imm8]);
+    xmm::<B, Mask<Implicit>>(t, [Pcmpistrm_xmm_xmmm128_imm8, VEX_Vpcmpistrm_xmm_xmmm128_imm8]);
 }

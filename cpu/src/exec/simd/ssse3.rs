@@ -5,7 +5,9 @@ use std::array::from_fn;
 use iced_x86::Code;
 
 use super::integer::join;
-use super::{Bits128, V, cast, mmx_and_xmm, packed};
+use super::packed::{Binary, Unary, packed};
+use super::rows::mmx;
+use super::{Bits128, V, cast};
 use crate::exec::table::{Backend, Table};
 
 /// Applies `f` to each pair of lanes.
@@ -110,22 +112,23 @@ packed! {
         half => cast(palignr(0, cast(join(b, a)), n.into())),
 }
 
+#[rustfmt::skip]
 pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     use Code::*;
-    mmx_and_xmm::<B, Pshufb>(t, Pshufb_mm_mmm64, Pshufb_xmm_xmmm128);
-    mmx_and_xmm::<B, Phaddw>(t, Phaddw_mm_mmm64, Phaddw_xmm_xmmm128);
-    mmx_and_xmm::<B, Phaddd>(t, Phaddd_mm_mmm64, Phaddd_xmm_xmmm128);
-    mmx_and_xmm::<B, Phaddsw>(t, Phaddsw_mm_mmm64, Phaddsw_xmm_xmmm128);
-    mmx_and_xmm::<B, Phsubw>(t, Phsubw_mm_mmm64, Phsubw_xmm_xmmm128);
-    mmx_and_xmm::<B, Phsubd>(t, Phsubd_mm_mmm64, Phsubd_xmm_xmmm128);
-    mmx_and_xmm::<B, Phsubsw>(t, Phsubsw_mm_mmm64, Phsubsw_xmm_xmmm128);
-    mmx_and_xmm::<B, Pmaddubsw>(t, Pmaddubsw_mm_mmm64, Pmaddubsw_xmm_xmmm128);
-    mmx_and_xmm::<B, Pmulhrsw>(t, Pmulhrsw_mm_mmm64, Pmulhrsw_xmm_xmmm128);
-    mmx_and_xmm::<B, Psignb>(t, Psignb_mm_mmm64, Psignb_xmm_xmmm128);
-    mmx_and_xmm::<B, Psignw>(t, Psignw_mm_mmm64, Psignw_xmm_xmmm128);
-    mmx_and_xmm::<B, Psignd>(t, Psignd_mm_mmm64, Psignd_xmm_xmmm128);
-    mmx_and_xmm::<B, Pabsb>(t, Pabsb_mm_mmm64, Pabsb_xmm_xmmm128);
-    mmx_and_xmm::<B, Pabsw>(t, Pabsw_mm_mmm64, Pabsw_xmm_xmmm128);
-    mmx_and_xmm::<B, Pabsd>(t, Pabsd_mm_mmm64, Pabsd_xmm_xmmm128);
-    mmx_and_xmm::<B, Palignr>(t, Palignr_mm_mmm64_imm8, Palignr_xmm_xmmm128_imm8);
+    mmx::<B, Binary<Pshufb>>(t, [Pshufb_mm_mmm64, Pshufb_xmm_xmmm128, VEX_Vpshufb_xmm_xmm_xmmm128, VEX_Vpshufb_ymm_ymm_ymmm256]);
+    mmx::<B, Binary<Phaddw>>(t, [Phaddw_mm_mmm64, Phaddw_xmm_xmmm128, VEX_Vphaddw_xmm_xmm_xmmm128, VEX_Vphaddw_ymm_ymm_ymmm256]);
+    mmx::<B, Binary<Phaddd>>(t, [Phaddd_mm_mmm64, Phaddd_xmm_xmmm128, VEX_Vphaddd_xmm_xmm_xmmm128, VEX_Vphaddd_ymm_ymm_ymmm256]);
+    mmx::<B, Binary<Phaddsw>>(t, [Phaddsw_mm_mmm64, Phaddsw_xmm_xmmm128, VEX_Vphaddsw_xmm_xmm_xmmm128, VEX_Vphaddsw_ymm_ymm_ymmm256]);
+    mmx::<B, Binary<Phsubw>>(t, [Phsubw_mm_mmm64, Phsubw_xmm_xmmm128, VEX_Vphsubw_xmm_xmm_xmmm128, VEX_Vphsubw_ymm_ymm_ymmm256]);
+    mmx::<B, Binary<Phsubd>>(t, [Phsubd_mm_mmm64, Phsubd_xmm_xmmm128, VEX_Vphsubd_xmm_xmm_xmmm128, VEX_Vphsubd_ymm_ymm_ymmm256]);
+    mmx::<B, Binary<Phsubsw>>(t, [Phsubsw_mm_mmm64, Phsubsw_xmm_xmmm128, VEX_Vphsubsw_xmm_xmm_xmmm128, VEX_Vphsubsw_ymm_ymm_ymmm256]);
+    mmx::<B, Binary<Pmaddubsw>>(t, [Pmaddubsw_mm_mmm64, Pmaddubsw_xmm_xmmm128, VEX_Vpmaddubsw_xmm_xmm_xmmm128, VEX_Vpmaddubsw_ymm_ymm_ymmm256]);
+    mmx::<B, Binary<Pmulhrsw>>(t, [Pmulhrsw_mm_mmm64, Pmulhrsw_xmm_xmmm128, VEX_Vpmulhrsw_xmm_xmm_xmmm128, VEX_Vpmulhrsw_ymm_ymm_ymmm256]);
+    mmx::<B, Binary<Psignb>>(t, [Psignb_mm_mmm64, Psignb_xmm_xmmm128, VEX_Vpsignb_xmm_xmm_xmmm128, VEX_Vpsignb_ymm_ymm_ymmm256]);
+    mmx::<B, Binary<Psignw>>(t, [Psignw_mm_mmm64, Psignw_xmm_xmmm128, VEX_Vpsignw_xmm_xmm_xmmm128, VEX_Vpsignw_ymm_ymm_ymmm256]);
+    mmx::<B, Binary<Psignd>>(t, [Psignd_mm_mmm64, Psignd_xmm_xmmm128, VEX_Vpsignd_xmm_xmm_xmmm128, VEX_Vpsignd_ymm_ymm_ymmm256]);
+    mmx::<B, Unary<Pabsb>>(t, [Pabsb_mm_mmm64, Pabsb_xmm_xmmm128, VEX_Vpabsb_xmm_xmmm128, VEX_Vpabsb_ymm_ymmm256]);
+    mmx::<B, Unary<Pabsw>>(t, [Pabsw_mm_mmm64, Pabsw_xmm_xmmm128, VEX_Vpabsw_xmm_xmmm128, VEX_Vpabsw_ymm_ymmm256]);
+    mmx::<B, Unary<Pabsd>>(t, [Pabsd_mm_mmm64, Pabsd_xmm_xmmm128, VEX_Vpabsd_xmm_xmmm128, VEX_Vpabsd_ymm_ymmm256]);
+    mmx::<B, Binary<Palignr>>(t, [Palignr_mm_mmm64_imm8, Palignr_xmm_xmmm128_imm8, VEX_Vpalignr_xmm_xmm_xmmm128_imm8, VEX_Vpalignr_ymm_ymm_ymmm256_imm8]);
 }

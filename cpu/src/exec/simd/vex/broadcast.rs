@@ -1,11 +1,9 @@
-//! Broadcasts, extensions of elements, and moves between the lanes of a register and another
-//! operand.
+//! Broadcasts, and moves between the lanes of a register and another operand.
 
 use iced_x86::Code;
 
-use super::{V, cast};
 use crate::exec::native::VectorForm;
-use crate::exec::simd::sse41::*;
+use crate::exec::simd::{V, cast};
 use crate::exec::table::{Backend, Table};
 use crate::insn::{Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
@@ -59,24 +57,6 @@ fn extract_lane(cpu: &mut Cpu, insn: &Insn) -> Exec {
     Ok(Flow::Next)
 }
 
-/// VPMOVSX and VPMOVZX to a YMM register: each lane extends its half of the source.
-fn extend<K: Extend>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    cpu.need_avx()?;
-    let b = if insn.prefix & Insn::MEM == 0 {
-        cpu.xmm(insn.src)
-    } else {
-        let la = cpu.ea(insn);
-        match K::Source::BYTES {
-            2 => cpu.load::<u32>(la)?.into(),
-            4 => cpu.load::<u64>(la)?.into(),
-            _ => cpu.load128(la)?,
-        }
-    };
-    let half = |n: u32| K::run((b >> (K::Source::BITS * n)) as u64);
-    cpu.set_lanes(insn.dst, [half(0), half(1)]);
-    Ok(Flow::Next)
-}
-
 #[rustfmt::skip]
 pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     use Code::*;
@@ -91,16 +71,4 @@ pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     t.handler([VEX_Vbroadcastf128_ymm_m128, VEX_Vbroadcasti128_ymm_m128], broadcast_lane).vector(VectorForm::UNALIGNED);
     t.handler([VEX_Vinsertf128_ymm_ymm_xmmm128_imm8, VEX_Vinserti128_ymm_ymm_xmmm128_imm8], insert_lane).vector(VectorForm::UNALIGNED);
     t.handler([VEX_Vextractf128_xmmm128_ymm_imm8, VEX_Vextracti128_xmmm128_ymm_imm8], extract_lane).vector(VectorForm::UNALIGNED);
-    t.handler([VEX_Vpmovsxbw_ymm_xmmm128], extend::<Pmovsxbw>).vector(VectorForm::UNALIGNED);
-    t.handler([VEX_Vpmovsxbd_ymm_xmmm64], extend::<Pmovsxbd>).vector(VectorForm::UNALIGNED);
-    t.handler([VEX_Vpmovsxbq_ymm_xmmm32], extend::<Pmovsxbq>).vector(VectorForm::UNALIGNED);
-    t.handler([VEX_Vpmovsxwd_ymm_xmmm128], extend::<Pmovsxwd>).vector(VectorForm::UNALIGNED);
-    t.handler([VEX_Vpmovsxwq_ymm_xmmm64], extend::<Pmovsxwq>).vector(VectorForm::UNALIGNED);
-    t.handler([VEX_Vpmovsxdq_ymm_xmmm128], extend::<Pmovsxdq>).vector(VectorForm::UNALIGNED);
-    t.handler([VEX_Vpmovzxbw_ymm_xmmm128], extend::<Pmovzxbw>).vector(VectorForm::UNALIGNED);
-    t.handler([VEX_Vpmovzxbd_ymm_xmmm64], extend::<Pmovzxbd>).vector(VectorForm::UNALIGNED);
-    t.handler([VEX_Vpmovzxbq_ymm_xmmm32], extend::<Pmovzxbq>).vector(VectorForm::UNALIGNED);
-    t.handler([VEX_Vpmovzxwd_ymm_xmmm128], extend::<Pmovzxwd>).vector(VectorForm::UNALIGNED);
-    t.handler([VEX_Vpmovzxwq_ymm_xmmm64], extend::<Pmovzxwq>).vector(VectorForm::UNALIGNED);
-    t.handler([VEX_Vpmovzxdq_ymm_xmmm128], extend::<Pmovzxdq>).vector(VectorForm::UNALIGNED);
 }

@@ -2,11 +2,11 @@
 
 use iced_x86::Code;
 
-use super::{TwoSources, V, cast, source};
 use crate::exec::native::VectorForm;
-use crate::exec::simd::Encoding;
+use crate::exec::simd::encoding::{Encoding, TwoSources, source};
 use crate::exec::simd::float::{Low, Operand, Xmm};
 use crate::exec::simd::mxcsr::{Masked, with_mxcsr};
+use crate::exec::simd::{V, cast};
 use crate::exec::table::{Backend, Table};
 use crate::insn::{Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;

@@ -1,19 +1,15 @@
-//! Instructions that go by the signs of elements: masked moves, blends, tests, and masks of signs.
+//! Moves of the elements that the signs of a mask select (SDM Vol. 2C, VMASKMOV and VPMASKMOV).
 
 use std::marker::PhantomData;
 
 use iced_x86::Code;
 
-use super::{V, cast, source};
 use crate::exec::native::VectorForm;
-use crate::exec::simd::sse2::{byte_signs, double_signs, single_signs};
-use crate::exec::simd::sse41::{Blendvpd, Blendvps, BySign, Pblendvb};
+use crate::exec::simd::{V, cast};
 use crate::exec::table::{Backend, Table};
 use crate::insn::{Abort, Exec, Flow, Insn, reg};
 use crate::processor::cpu::Cpu;
-use crate::state::flags::Lazy;
 use crate::state::int::Int;
-use crate::state::rflags;
 
 /// The elements of type `T` of a YMM register.
 #[derive(Debug, Clone, Copy)]
@@ -65,8 +61,7 @@ impl<T: Int> Elements<T> {
     }
 }
 
-// Masked moves (SDM Vol. 2C, VMASKMOV and VPMASKMOV). Only what is selected can fault, and there is
-// no #AC.
+// Only what is selected can fault, and there is no #AC.
 
 /// The effective address of the memory operand, and `offset`.
 pub(super) fn effective_address(cpu: &mut Cpu, insn: &Insn, offset: u64) -> u64 {
@@ -120,60 +115,6 @@ fn masked_store<T: Int, const N: usize>(cpu: &mut Cpu, insn: &Insn) -> Exec {
     Ok(Flow::Next)
 }
 
-// Blends and tests
-
-/// The fourth operand, the mask, is in the immediate.
-fn blendv<K: BySign, const L: usize>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    cpu.need_avx()?;
-    let b: [V; L] = source(cpu, insn, insn.aux)?;
-    let (a, mask) = (cpu.lanes::<L>(insn.src), cpu.lanes::<L>(insn.imm as u8));
-    let r = std::array::from_fn(|i| K::run(a[i], b[i], mask[i]));
-    cpu.set_lanes::<L>(insn.dst, r);
-    Ok(Flow::Next)
-}
-
-/// The bits of which a test takes account.
-const ALL: u128 = u128::MAX;
-const SINGLE_SIGNS: u128 = 0x8000_0000_8000_0000_8000_0000_8000_0000;
-const DOUBLE_SIGNS: u128 = 0x8000_0000_0000_0000_8000_0000_0000_0000;
-
-/// VPTEST, VTESTPS and VTESTPD: ZF is set if AND is zero, CF if AND NOT is zero.
-fn test<const BITS: u128, const L: usize>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    cpu.need_avx()?;
-    let b: [V; L] = source(cpu, insn, insn.src)?;
-    let a = cpu.lanes::<L>(insn.dst);
-    let (mut and, mut and_not) = (0, 0);
-    for (a, b) in a.into_iter().zip(b) {
-        let (a, b): (u128, u128) = (cast(a), cast(b));
-        and |= a & b & BITS;
-        and_not |= !a & b & BITS;
-    }
-    let flag = |set, bit| if set { bit } else { 0 };
-    cpu.flags = Lazy::from_bits(flag(and == 0, rflags::ZF) | flag(and_not == 0, rflags::CF));
-    Ok(Flow::Next)
-}
-
-/// The masks of signs of a YMM register, with `N` elements in a lane.
-#[inline(always)]
-fn signs<const N: u32>(cpu: &mut Cpu, insn: &Insn, of: impl Fn(V) -> u64) -> Exec {
-    cpu.need_avx()?;
-    let [lower, upper] = cpu.lanes::<2>(insn.src);
-    cpu.w(insn.dst, of(lower) | of(upper) << N);
-    Ok(Flow::Next)
-}
-
-fn bytes(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    signs::<16>(cpu, insn, byte_signs)
-}
-
-fn singles(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    signs::<4>(cpu, insn, single_signs)
-}
-
-fn doubles(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    signs::<2>(cpu, insn, double_signs)
-}
-
 #[rustfmt::skip]
 pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     use Code::*;
@@ -185,19 +126,4 @@ pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     t.handler([VEX_Vmaskmovps_m256_ymm_ymm, VEX_Vpmaskmovd_m256_ymm_ymm], masked_store::<u32, 8>).vector(VectorForm::UNALIGNED);
     t.handler([VEX_Vmaskmovpd_m128_xmm_xmm, VEX_Vpmaskmovq_m128_xmm_xmm], masked_store::<u64, 2>).vector(VectorForm::UNALIGNED);
     t.handler([VEX_Vmaskmovpd_m256_ymm_ymm, VEX_Vpmaskmovq_m256_ymm_ymm], masked_store::<u64, 4>).vector(VectorForm::UNALIGNED);
-    t.handler([VEX_Vblendvps_xmm_xmm_xmmm128_xmm], blendv::<Blendvps, 1>).vector(VectorForm::UNALIGNED);
-    t.handler([VEX_Vblendvps_ymm_ymm_ymmm256_ymm], blendv::<Blendvps, 2>).vector(VectorForm::UNALIGNED);
-    t.handler([VEX_Vblendvpd_xmm_xmm_xmmm128_xmm], blendv::<Blendvpd, 1>).vector(VectorForm::UNALIGNED);
-    t.handler([VEX_Vblendvpd_ymm_ymm_ymmm256_ymm], blendv::<Blendvpd, 2>).vector(VectorForm::UNALIGNED);
-    t.handler([VEX_Vpblendvb_xmm_xmm_xmmm128_xmm], blendv::<Pblendvb, 1>).vector(VectorForm::UNALIGNED);
-    t.handler([VEX_Vpblendvb_ymm_ymm_ymmm256_ymm], blendv::<Pblendvb, 2>).vector(VectorForm::UNALIGNED);
-    t.handler([VEX_Vptest_xmm_xmmm128], test::<ALL, 1>).vector(VectorForm::UNALIGNED.flags());
-    t.handler([VEX_Vptest_ymm_ymmm256], test::<ALL, 2>).vector(VectorForm::UNALIGNED.flags());
-    t.handler([VEX_Vtestps_xmm_xmmm128], test::<SINGLE_SIGNS, 1>).vector(VectorForm::UNALIGNED.flags());
-    t.handler([VEX_Vtestps_ymm_ymmm256], test::<SINGLE_SIGNS, 2>).vector(VectorForm::UNALIGNED.flags());
-    t.handler([VEX_Vtestpd_xmm_xmmm128], test::<DOUBLE_SIGNS, 1>).vector(VectorForm::UNALIGNED.flags());
-    t.handler([VEX_Vtestpd_ymm_ymmm256], test::<DOUBLE_SIGNS, 2>).vector(VectorForm::UNALIGNED.flags());
-    t.handler([VEX_Vpmovmskb_r32_ymm, VEX_Vpmovmskb_r64_ymm], bytes).vector(VectorForm::UNALIGNED);
-    t.handler([VEX_Vmovmskps_r32_ymm, VEX_Vmovmskps_r64_ymm], singles).vector(VectorForm::UNALIGNED);
-    t.handler([VEX_Vmovmskpd_r32_ymm, VEX_Vmovmskpd_r64_ymm], doubles).vector(VectorForm::UNALIGNED);
 }

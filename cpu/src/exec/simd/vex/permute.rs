@@ -4,10 +4,12 @@ use std::array::from_fn;
 
 use iced_x86::Code;
 
-use super::{V, binary, cast, one_source, source, unary};
 use crate::exec::native::VectorForm;
-use crate::exec::simd::packed;
+use crate::exec::simd::encoding::source;
+use crate::exec::simd::packed::{Binary, Unary, UnaryInSteps, packed};
+use crate::exec::simd::rows::vex;
 use crate::exec::simd::shuffle::{Pshufd, Shufpd};
+use crate::exec::simd::{V, cast};
 use crate::exec::table::{Backend, Table};
 use crate::insn::{Exec, Flow, Insn};
 use crate::processor::cpu::Cpu;
@@ -70,12 +72,11 @@ fn permute_lanes(cpu: &mut Cpu, insn: &Insn) -> Exec {
 #[rustfmt::skip]
 pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
     use Code::*;
-    binary::<B, Permilps>(t, VEX_Vpermilps_xmm_xmm_xmmm128, VEX_Vpermilps_ymm_ymm_ymmm256);
-    binary::<B, Permilpd>(t, VEX_Vpermilpd_xmm_xmm_xmmm128, VEX_Vpermilpd_ymm_ymm_ymmm256);
-    unary::<B, Pshufd>(t, VEX_Vpermilps_xmm_xmmm128_imm8, VEX_Vpermilps_ymm_ymmm256_imm8);
+    vex::<B, Binary<Permilps>>(t, [VEX_Vpermilps_xmm_xmm_xmmm128, VEX_Vpermilps_ymm_ymm_ymmm256]);
+    vex::<B, Binary<Permilpd>>(t, [VEX_Vpermilpd_xmm_xmm_xmmm128, VEX_Vpermilpd_ymm_ymm_ymmm256]);
+    vex::<B, Unary<Pshufd>>(t, [VEX_Vpermilps_xmm_xmmm128_imm8, VEX_Vpermilps_ymm_ymmm256_imm8]);
     // VPERMILPD by an immediate is SHUFPD with both sources the same.
-    t.handler([VEX_Vpermilpd_xmm_xmmm128_imm8], one_source::<Shufpd, 2, 1>).vector(VectorForm::UNALIGNED);
-    t.handler([VEX_Vpermilpd_ymm_ymmm256_imm8], one_source::<Shufpd, 2, 2>).vector(VectorForm::UNALIGNED);
+    vex::<B, UnaryInSteps<Shufpd, 2>>(t, [VEX_Vpermilpd_xmm_xmmm128_imm8, VEX_Vpermilpd_ymm_ymmm256_imm8]);
     t.handler([VEX_Vpermd_ymm_ymm_ymmm256, VEX_Vpermps_ymm_ymm_ymmm256], permute_singles).vector(VectorForm::UNALIGNED);
     t.handler([VEX_Vpermq_ymm_ymmm256_imm8, VEX_Vpermpd_ymm_ymmm256_imm8], permute_doubles).vector(VectorForm::UNALIGNED);
     t.handler([VEX_Vperm2f128_ymm_ymm_ymmm256_imm8, VEX_Vperm2i128_ymm_ymm_ymmm256_imm8], permute_lanes).vector(VectorForm::UNALIGNED);
