@@ -4,6 +4,12 @@
 //! entries: one for a register operand and one for a memory operand. A row also says how native
 //! code executes the instruction as itself, with host registers in place of the guest's.
 //! `simd::rows` has rows that declare a vector instruction in all its encodings.
+//!
+//! A row does not say to which CPUID feature its instruction belongs. iced-x86's table of codes has
+//! that fact (`Code::cpuid_features`), with the code as its key, as here.
+//! [`has_instruction`](crate::model::Model::has_instruction) compares it with the features of the
+//! processor's model, which CPUID reports, where a block is decoded: what the model lacks becomes
+//! [`undefined`](crate::exec::undefined), which raises #UD, as does a code without a row.
 
 use iced_x86::Code;
 

@@ -1,6 +1,7 @@
 //! The vector and floating-point instructions of the software CPU against the host's processor, bit
 //! for bit.
 
+mod features;
 mod forms;
 mod native;
 mod random;
