@@ -15,6 +15,8 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TARGET = os.environ.get("CARGO_TARGET_DIR") or os.path.join(ROOT, "target")
 FAILED = 125
+# The exit status of a suite that cannot run on this machine, as in common.sh.
+SKIPPED = 77
 
 
 def say(message):

@@ -43,7 +43,7 @@ pub(crate) struct MachineArgs {
     #[arg(long, value_parser = named::<ClockSource>(), value_name = "CLOCK", default_value = default_of::<ClockSource>())]
     pub clock: ClockSource,
     /// Whether the software CPU makes native code of what runs often
-    #[arg(long, value_parser = named::<JitMode>(), value_name = "MODE", default_value = default_of::<JitMode>())]
+    #[arg(long, value_parser = named::<JitMode>(), value_name = "MODE", default_value = default_of::<JitMode>(), overrides_with = "jit")]
     pub jit: JitMode,
     /// Runs of a block of code after which it becomes native code
     #[arg(long, hide = true, value_name = "N", default_value_t = NativeOptions::default().threshold)]
@@ -351,6 +351,11 @@ mod tests {
                 ..MachineConfig::default()
             }
         );
+    }
+
+    #[test]
+    fn the_last_jit_counts() {
+        assert_eq!(config(&["--jit", "off", "--jit", "on"]).jit, JitMode::On);
     }
 
     #[test]

@@ -23,7 +23,11 @@ pub struct Machine {
     kernel: PathBuf,
     agent: PathBuf,
     accel: String,
+    jit: Option<String>,
 }
+
+/// The commands of `vbts` that make a machine.
+const STARTS_MACHINE: [&str; 5] = ["record", "run", "stat", "test", "trace"];
 
 /// What a run of `vbts` did.
 #[derive(Debug)]
@@ -81,7 +85,7 @@ pub fn find_i386(variable: &str, name: &str) -> Result<PathBuf> {
 impl Machine {
     /// Finds the binary (`VBTS_BIN`), the kernel (`VBTS_KERNEL`) and the agent (`VBTS_AGENT`).
     /// `VBTS_ACCEL` selects the accelerator of [`Self::trace`]. The default is `soft`, which every
-    /// host has.
+    /// host has. `VBTS_JIT` is `--jit` of each machine whose test does not say another.
     ///
     /// # Errors
     /// What is missing: the reason to skip a test.
@@ -91,6 +95,7 @@ impl Machine {
             kernel: find("VBTS_KERNEL", "guest/vmlinux")?,
             agent: find("VBTS_AGENT", "guest/agent")?,
             accel: std::env::var("VBTS_ACCEL").unwrap_or_else(|_| "soft".into()),
+            jit: std::env::var("VBTS_JIT").ok(),
         })
     }
 
@@ -133,6 +138,16 @@ impl Machine {
     #[must_use]
     pub fn command<I: IntoIterator<Item = S>, S: AsRef<OsStr>>(&self, arguments: I) -> Command {
         let mut command = Command::new(&self.binary);
+        let mut arguments = arguments.into_iter();
+        if let Some(name) = arguments.next() {
+            command.arg(&name);
+            if let Some(jit) = &self.jit
+                && STARTS_MACHINE.iter().any(|start| name.as_ref() == *start)
+            {
+                // The last `--jit` counts.
+                command.args(["--jit", jit]);
+            }
+        }
         command
             .args(arguments)
             .env("VBTS_KERNEL", &self.kernel)
