@@ -20,6 +20,7 @@
 //! |---|---|
 //! | `layout` | the memory of a program, and what lies where |
 //! | `instruction` | random instructions |
+//! | `fields` | accesses close to one base register |
 //! | `slot` | small functions that a program calls through several mappings, and overwrites |
 //! | `step`, `system` | the steps of a program and their code |
 //! | `program` | families of programs, and from a recipe to memory and processors |
@@ -28,6 +29,7 @@
 //! | `reduce` | a smaller program with a difference |
 
 mod difference;
+mod fields;
 mod instruction;
 mod layout;
 mod machine;

@@ -65,21 +65,21 @@ impl Family {
         let (weights, processors, steps, rounds, user): (Weights, _, _, _, _) = match self {
             Self::Integers => (&[
                 (Integer, 60), (Vector, 4), (Branch, 12), (Routine, 8), (Stack, 6), (String, 4),
-                (Invalidate, 1), (AddressSpace, 1),
+                (Fields, 12), (Invalidate, 1), (AddressSpace, 1),
             ], 1, 40, 30, true),
             Self::Vectors => (&[
                 (Integer, 10), (Vector, 60), (Branch, 6), (Routine, 6), (Mxcsr, 6), (Control, 8),
-                (Stack, 2), (Slot, 2),
+                (Stack, 2), (Slot, 2), (Fields, 6),
             ], 1, 40, 20, true),
             Self::Mappings => (&[
                 (Integer, 6), (Branch, 3), (Routine, 2), (Slot, 60), (Sweep, 2), (Remap, 8),
                 (Flags, 6), (Invalidate, 3), (AddressSpace, 4), (Replace, 5), (Patch, 3),
-                (String, 2), (Paging, 2), (System, 2),
+                (String, 2), (Paging, 2), (System, 2), (Fields, 4),
             ], 1, 80, 12, false),
             Self::StaleMappings => (&[
                 (Integer, 6), (Branch, 3), (Slot, 60), (Sweep, 1), (RemapStale, 6), (Remap, 4),
                 (FlagsStale, 6), (Flags, 4), (Invalidate, 4), (AddressSpace, 4), (Replace, 5),
-                (Patch, 3), (Paging, 2),
+                (Patch, 3), (Paging, 2), (Fields, 4),
             ], 1, 80, 12, false),
             Self::CodeChanges => (&[
                 (Integer, 6), (Branch, 3), (Routine, 2), (Slot, 60), (Sweep, 1), (Replace, 14),
@@ -94,7 +94,7 @@ impl Family {
                 (Integer, 40), (Vector, 6), (Branch, 8), (Routine, 6), (Stack, 4), (String, 6),
                 (Slot, 12), (DebugCtl, 5), (Interrupt, 6), (Mask, 4), (Trap, 3), (Breakpoint, 4),
                 (SoftwareInterrupt, 4), (System, 10), (Counter, 8),
-                (Device, 6),
+                (Device, 6), (Fields, 8),
             ], 1, 50, 20, false),
         };
         Traits { weights, processors, steps, rounds, user }

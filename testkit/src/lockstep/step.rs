@@ -7,7 +7,7 @@ use crate::lockstep::instruction::{Group, Instructions};
 use crate::lockstep::layout::{
     ALIAS, Area, DATA, DATA_PAGES, DEVICE, FRAME_COUNT, FRAMES, INTERRUPTS, WINDOW_PAGES, Window,
 };
-use crate::lockstep::{slot, system};
+use crate::lockstep::{fields, slot, system};
 use crate::platform::{INTERRUPT_PORT, NMI_PORT};
 use crate::random::Random;
 
@@ -26,6 +26,8 @@ pub(super) enum Kind {
     Stack,
     /// A string instruction.
     String,
+    /// Accesses close to one base register.
+    Fields,
     /// Some calls of a slot.
     Slot,
     /// Calls of all slots of a page.
@@ -137,6 +139,7 @@ impl Emitter {
                 a.pop(y)
             }
             Kind::String => string(a, random),
+            Kind::Fields => fields::emit(a, &mut self.instructions, random),
             Kind::Slot => self.slot(a, random, labels.end),
             Kind::Sweep => self.sweep(a, random, labels.end),
             Kind::Remap | Kind::RemapStale | Kind::Flags | Kind::FlagsStale => {
@@ -278,7 +281,7 @@ impl Emitter {
 }
 
 /// A register that the main code does not depend on.
-fn scratch(random: &mut Random) -> AsmRegister64 {
+pub(super) fn scratch(random: &mut Random) -> AsmRegister64 {
     random.pick(&[rax, rcx, rdx, rsi, rdi, r8, r9, r10, r11, r14])
 }
 
