@@ -171,7 +171,9 @@ def main():
         judge(mode, job)
         if mode == "count":
             again = Job("github-count-growth", release, kernel)
-            growth(again, lambda job, steps=steps: job.github(steps), f"{job.results()}/counts.json")
+            growth(
+                again, lambda job, steps=steps: job.github(steps), f"{job.results()}/counts.json"
+            )
 
     (pipeline,) = load(f"{EXAMPLES}/gitlab.yml")
     os.mkdir("gitlab")
@@ -185,7 +187,8 @@ def main():
         job = Job(f"gitlab-{inputs['job']}", release, kernel)
         for needed in inputs["needs"]:
             if needed == "kernel":
-                shutil.copy(kernel, f"{job.directory}/{pipeline['kernel']['artifacts']['paths'][0]}")
+                (name,) = pipeline[needed]["artifacts"]["paths"]
+                shutil.copy(kernel, f"{job.directory}/{name}")
             else:
                 for script in pipeline[needed]["script"]:
                     job.shell(script, {})

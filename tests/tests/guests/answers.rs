@@ -77,6 +77,7 @@ fn trials(module: &str) -> Vec<Trial> {
             ("autofdo", profiles::autofdo),
             ("perf", profiles::perf),
             ("llvm_profile", profiles::llvm_profile),
+            ("guide_readme", guide::readme),
             ("guide_what_ran", guide::what_ran),
             ("guide_coverage", guide::coverage),
             ("guide_what_happened", guide::what_happened),

@@ -1,5 +1,5 @@
-//! The commands of the guide's pages about reports: each one runs, in the order of its page, and
-//! prints what the page shows.
+//! The commands of the README and of the guide's pages about reports: each one runs, in the order
+//! of its page, and prints what the page shows.
 
 use std::fmt::Write as _;
 use std::os::unix::fs::symlink;
@@ -201,6 +201,10 @@ fn run(machine: &Machine, page: &str) -> Result<()> {
     ensure!(wrong.is_empty(), "{wrong}");
     ensure!(count >= 4, "{page}: {count} commands");
     Ok(())
+}
+
+pub(super) fn readme(machine: &Machine) -> Result<()> {
+    run(machine, "../../README.md")
 }
 
 pub(super) fn what_ran(machine: &Machine) -> Result<()> {
