@@ -3,7 +3,7 @@
 //! A process that has run a guest can open no files any more. Another one therefore traces, and
 //! this one makes the report when that has ended.
 
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::thread::{Builder, JoinHandle};
 
@@ -132,10 +132,11 @@ pub(crate) fn trace_and_report(
     let trace = kept.map_or_else(|| directory.file("trace.btrace"), Path::to_path_buf);
     config.format = TraceFormat::Btrace;
     config.output = TraceTo::File(trace.clone());
+    let before = version(&trace)?;
     let code = in_child(|| run::run(&config))?;
-    let is_kept = trace.try_exists();
-    if !is_kept.with_context(|| format!("Cannot find {}", trace.display()))? {
-        // The other process has said why.
+    let after = version(&trace)?;
+    if after.is_none() || after == before {
+        // No trace, or that of an earlier run. The other process has said why.
         return Ok(Reported {
             status: code,
             is_complete: false,
@@ -163,6 +164,18 @@ pub(crate) fn trace_and_report(
         status: code,
         is_complete: true,
     })
+}
+
+/// The file's number, and when it was written (seconds, nanoseconds); `None` if there is none.
+///
+/// # Errors
+/// The host does not say.
+fn version(path: &Path) -> anyhow::Result<Option<(u64, i64, i64)>> {
+    match std::fs::metadata(path) {
+        Ok(file) => Ok(Some((file.ino(), file.mtime(), file.mtime_nsec()))),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("Cannot find {}", path.display())),
+    }
 }
 
 /// Does `work` in a process of its own, which may confine itself. Returns its exit status.

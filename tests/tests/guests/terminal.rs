@@ -115,6 +115,12 @@ fn summary(machine: &Machine) -> Result<()> {
     ensure!(fs::metadata(&kept)?.len() > 1000, "no trace");
     let next = format!("vbts report calls {}", kept.display());
     ensure!(shown.contains(&next), "{shown}");
+    // A run without a trace does not show the one before.
+    let mut command = machine.command(["trace", "--accel", machine.accel(), "--", "/nonexistent"]);
+    command.env("XDG_CACHE_HOME", directory.path());
+    let (shown, status) = run(&command, &[])?;
+    ensure!(status == Some(127), "{status:?}: {shown}");
+    ensure!(!shown.contains("Counts of"), "{shown}");
     // A format shows all branches.
     let mut command = machine.command(["trace", "--accel", machine.accel(), "--format", "text"]);
     command.args(["--", "/bin/echo", "words"]);
