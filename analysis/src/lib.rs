@@ -13,6 +13,7 @@
 //! | `stat` | the counts of a run, and their difference from those of another |
 //! | `call_trace`, `syscalls` | calls and returns in order; system calls |
 //! | `folded`, `flamegraph`, `timeline`, `firefox` | call stacks for other tools; pictures of them |
+//! | `callgrind` | the call graph, for KCachegrind |
 //! | `counts`, `coverage` | how often instructions and source lines were executed |
 //! | `lines`, `html`, `lcov` | source files and assembly with counts; coverage for other tools |
 //! | `bolt` | profiles for tools that optimise and show binary code |
@@ -33,6 +34,7 @@
 
 mod bolt;
 mod call_trace;
+mod callgrind;
 mod calls;
 mod code_files;
 mod counts;
@@ -61,6 +63,7 @@ mod timeline;
 
 pub use bolt::{autofdo, bolt, drcov, find_module};
 pub use call_trace::{CallTrace, call_trace};
+pub use callgrind::callgrind;
 pub use calls::calls;
 pub use code_files::CodeFiles;
 pub use coverage::{Coverage, Selection, coverage};

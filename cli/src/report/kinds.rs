@@ -106,7 +106,7 @@ const fn row(
 }
 
 #[rustfmt::skip]
-static KINDS: [Kind; 27] = [
+static KINDS: [Kind; 28] = [
     row("text", "For people: one line a branch, with functions and source lines", &[Processor, Sched],
         |args, output| show(Shown::Text, args, output)),
     row("json", "One JSON object a line", &[Processor, Sched],
@@ -131,6 +131,8 @@ static KINDS: [Kind; 27] = [
         |args, output| watched(args, output, SystemCalls::default(), |trace, out| analysis::system_calls(&mut trace.profile, args.json, out))),
     row("folded", "Call stacks with their instructions, for flame graph tools", &[NoInline, RawFrames],
         |args, output| counted(args, output, |trace, out| analysis::folded(&mut trace.profile, out))),
+    row("callgrind", "The call graph in Valgrind's format, for KCachegrind and callgrind_annotate", &[NoInline, RawFrames],
+        |args, output| counted(args, output, |trace, out| analysis::callgrind(&mut trace.profile, &trace.title, out))),
     row("flamegraph", "A flame graph: one SVG file", &[NoInline, RawFrames],
         |args, output| counted(args, output, |trace, out| analysis::flamegraph(&mut trace.profile, &trace.title, out))),
     row("timeline", "Functions over time, for Perfetto and Chrome's tracing", &[RawFrames],

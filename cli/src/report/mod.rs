@@ -129,12 +129,13 @@ pub(crate) struct ReportArgs {
     /// calls: only subtrees with at least P percent of all instructions (default: 0.5)
     #[arg(long, value_name = "P")]
     pub least: Option<f64>,
-    /// calls, trace, folded, flamegraph, timeline, firefox, tail, where: also show the stubs of the
-    /// procedure linkage table and the dynamic linker's resolver, through which calls lead
+    /// calls, trace, folded, callgrind, flamegraph, timeline, firefox, tail, where: also show the
+    /// stubs of the procedure linkage table and the dynamic linker's resolver, through which calls
+    /// lead
     #[arg(long)]
     pub raw_frames: bool,
-    /// functions, calls, trace, folded, flamegraph, firefox, tail, where: inlined functions, which
-    /// are marked with "(inlined)", have no frames and count for their callers
+    /// functions, calls, trace, folded, callgrind, flamegraph, firefox, tail, where: inlined
+    /// functions, which are marked with "(inlined)", have no frames and count for their callers
     #[arg(long)]
     pub no_inline: bool,
     /// functions, modules, files, tasks, calls, syscalls: one JSON object a line; stat: one object

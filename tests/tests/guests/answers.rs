@@ -39,6 +39,7 @@ fn trials(module: &str) -> Vec<Trial> {
         module,
         &[
             ("callgrind", counts::callgrind),
+            ("callgrind_report", counts::callgrind_report),
             ("callgrind_of_programs", counts::callgrind_of_programs),
             ("gcov", coverage::gcov),
             ("llvm_cov", coverage::llvm_cov),

@@ -1,12 +1,13 @@
 //! Counts of functions, and the call tree.
 
 use std::collections::HashMap;
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use vbts_tests::machine::{self, Machine};
 
-use super::{functions, report, tool, traced};
+use super::{FUNCTIONS, functions, report, tool, traced};
 
 /// Maximum number of instructions by which the start of a program differs.
 const MAX_DIFFERENCE: u64 = 200;
@@ -77,6 +78,49 @@ pub(super) fn callgrind(machine: &Machine) -> Result<()> {
             );
         }
     }
+    Ok(())
+}
+
+/// Our file in callgrind's format has the counts of the report of functions, and callgrind_annotate
+/// reads it: it shows the same totals, and a function with its callees.
+pub(super) fn callgrind_report(machine: &Machine) -> Result<()> {
+    let traced = traced(machine, &["-O2", "-g", "-static"], &[])?;
+    let text = report(machine, &["callgrind", "--raw-frames", "--no-inline"], &traced.trace)?;
+    let in_file = callgrind_functions(&text)?;
+    let all = functions(machine, &traced.trace)?;
+    for (name, counts) in &all {
+        // The parser takes the part before an apostrophe, as for a name of callgrind.
+        let name = name.split('\'').next().unwrap_or_default();
+        ensure!(in_file.get(name) == Some(counts), "{name}: {counts:?}");
+    }
+    ensure!(all.len() > 50, "{} functions", all.len());
+    let path = traced.directory.path().join("callgrind.out");
+    std::fs::write(&path, &text)?;
+    // Its own --version is no success, and it comes with this tool.
+    tool("valgrind", &[])?;
+    let mut command = Command::new("callgrind_annotate");
+    command.args(["--auto=no", "--inclusive=yes"]).arg(&path);
+    let shown = String::from_utf8(machine::finish(command)?.expect(0)?.stdout)?;
+    let first_number = |line: &str| -> Option<u64> {
+        line.split_whitespace()
+            .next()?
+            .replace(',', "")
+            .parse()
+            .ok()
+    };
+    let of = |end: &str| shown.lines().find(|line| line.contains(end));
+    let whole: u64 = all.values().map(|(_, instructions)| instructions).sum();
+    let total = of("PROGRAM TOTALS").and_then(first_number);
+    ensure!(total == Some(whole), "{whole} instructions: {shown}");
+    let rows = report(machine, &FUNCTIONS, &traced.trace)?;
+    let rows = rows.lines().map(serde_json::from_str);
+    let rows: Vec<Value> = rows.collect::<Result<_, _>>()?;
+    let main = rows.iter().find(|row| row["name"] == "main");
+    let main = main.and_then(|row| row["total"].as_u64());
+    ensure!(
+        main.is_some() && of(":main [").and_then(first_number) == main,
+        "{main:?}: {shown}"
+    );
     Ok(())
 }
 
