@@ -3,7 +3,7 @@
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args, Parser as _};
 
-use super::Cli;
+use super::{Cli, usage};
 use vbts_host::exit::Failure;
 
 /// Makes the table of topics from pages of `docs`.
@@ -44,14 +44,14 @@ topics! {
 
 /// The commands whose help can be asked for.
 const COMMANDS: [&str; 11] = [
-    "probe",
-    "run",
     "trace",
+    "report",
     "stat",
     "record",
     "replay",
-    "report",
     "test",
+    "run",
+    "probe",
     "setup",
     "completions",
     "help",
@@ -78,7 +78,9 @@ pub(crate) fn main(args: &HelpArgs) -> Result<u8, Failure> {
         Some(name) => match TOPICS.iter().find(|(topic, _)| *topic == name) {
             Some((_, page)) => super::print(page.as_bytes()),
             None => {
-                show(&["vbts", name, "--help"]);
+                if let Some(text) = usage::whole(name) {
+                    usage::show(&text);
+                }
                 Ok(0)
             }
         },

@@ -11,6 +11,8 @@
 //! | `record`, `replay`, `recording` | recordings of runs |
 //! | `probe`, `setup`, `completions`, `help` | the small commands |
 //! | `cache` | the directory for traces that are kept |
+//! | `usage` | the help of commands with many options |
+//! | `pager` | a pager for reports on a terminal |
 //! | `file_uses` | no file is written that has another use |
 //! | `kernel_file` | the guest kernel's symbols and identity |
 //! | `progress`, `stats` | progress; how the time was spent |
@@ -35,6 +37,7 @@ mod kernel_file;
 #[cfg(test)]
 mod manual;
 mod options;
+mod pager;
 mod probe;
 mod progress;
 mod record;
@@ -49,6 +52,7 @@ mod stat;
 mod stats;
 mod test;
 mod trace;
+mod usage;
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
@@ -62,11 +66,15 @@ use vbts_host::output::survive_file_size_limit;
 use vbts_host::{Output, OutputError};
 use vbts_vmm::config::SandboxMode;
 
-/// A small virtual machine monitor that gives a Linux guest a working Intel Branch Trace Store.
+/// Shows exactly what a Linux program executes, branch by branch, without hardware support.
 #[derive(Debug, Parser)]
-#[command(name = "vbts", version, max_term_width = 100, after_help = EXIT_STATUS)]
+#[command(name = "vbts", version, max_term_width = 100)]
+#[command(after_help = "vbts help has the topics of the documentation.", after_long_help = EXIT_STATUS)]
 #[command(disable_help_subcommand = true)]
 struct Cli {
+    /// Do not show reports and help in a pager
+    #[arg(long)]
+    no_pager: bool,
     /// The command.
     #[command(subcommand)]
     command: Command,
@@ -75,23 +83,23 @@ struct Cli {
 /// Subcommands.
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Print what this host offers, and which accelerator `auto` selects
-    Probe(probe::ProbeArgs),
-    /// Boot a guest kernel, with its console on standard input and output
-    Run(run::RunArgs),
-    /// Run a program inside a guest and print every branch that it takes
+    /// Run a program inside a guest and record every branch that it takes
     Trace(trace::TraceArgs),
+    /// Show a trace that was kept in a file
+    Report(report::ReportArgs),
+    /// Run a program inside a guest and count what it executes, exactly
+    Stat(stat::StatArgs),
     /// Run a program inside a guest, and keep what comes in from outside, to run it again
     Record(record::RecordArgs),
     /// Run a recording again, on any machine
     Replay(replay::ReplayArgs),
-    /// Run a program inside a guest and count what it executes, exactly
-    Stat(stat::StatArgs),
-    /// Show a trace that was kept in a file
-    Report(report::ReportArgs),
     /// Run the regression suite of the ptrace BTS requests in guests
     Test(test::TestArgs),
-    /// Build the guest's files from the sources of vbts, and install them
+    /// Boot a guest kernel, with its console on standard input and output
+    Run(run::RunArgs),
+    /// Print what this host offers, and which accelerator `auto` selects
+    Probe(probe::ProbeArgs),
+    /// Build the guest's files, or fetch them, and install them
     Setup(setup::SetupArgs),
     /// Print the script with which a shell completes the command line
     Completions(completions::CompletionsArgs),
@@ -116,14 +124,20 @@ struct ReadSymbolsArgs {
 /// Runs the command line `args`, the first of which is the program's name. Returns the exit status.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
     survive_file_size_limit();
-    let cli = match Cli::try_parse_from(args) {
+    let args: Vec<OsString> = args.into_iter().collect();
+    let cli = match Cli::try_parse_from(&args) {
         Ok(cli) => cli,
         Err(error) => {
-            let _ = error.print();
+            if !usage::print(&args, &error) {
+                let _ = error.print();
+            }
             return parse_status(&error);
         }
     };
-    conclude(run(&cli.command))
+    match pager::run(&cli, &args) {
+        Some(status) => status,
+        None => conclude(run(&cli.command)),
+    }
 }
 
 fn run(command: &Command) -> Result<u8, Failure> {

@@ -83,6 +83,22 @@ fn the_page_on_compatibility_has_the_version_of_traces() {
 }
 
 #[test]
+fn the_readme_has_the_address_of_releases_and_the_version() {
+    // The crate's package has no other file.
+    let Ok(readme) = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md"))
+    else {
+        return;
+    };
+    let address = concat!(
+        env!("CARGO_PKG_REPOSITORY"),
+        "/releases/latest/download/install.sh"
+    );
+    assert!(readme.contains(address));
+    let package = concat!("./vbts_", env!("CARGO_PKG_VERSION"), "_amd64.deb");
+    assert!(readme.contains(package));
+}
+
+#[test]
 fn the_head_of_each_description_is_that_of_the_option() {
     let cli = Cli::command();
     let mut stale = Vec::new();
@@ -96,9 +112,9 @@ fn the_head_of_each_description_is_that_of_the_option() {
                 continue;
             };
             let long = long.split_whitespace().next().unwrap_or_default();
-            let option = command
-                .get_arguments()
-                .find(|arg| arg.get_long() == Some(long));
+            // Some stand before the command.
+            let all = command.get_arguments().chain(cli.get_arguments());
+            let option = all.into_iter().find(|arg| arg.get_long() == Some(long));
             let heads = option.map(heads).unwrap_or_default();
             if !heads.contains(&tag) {
                 stale.push(format!(
@@ -214,7 +230,7 @@ fn is_of_word(c: char) -> bool {
 fn each_option_is_described_on_one_page() {
     let cli = Cli::command();
     let mut common = described(COMMON);
-    for name in ["help", "version"] {
+    for name in ["help", "version", "no-pager"] {
         assert!(common.remove(name), "vbts.1 does not describe --{name}");
     }
     for (name, page) in PAGES {

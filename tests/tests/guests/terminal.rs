@@ -20,6 +20,7 @@ fn trials(module: &str) -> Vec<Trial> {
             ("prompts_and_passwords", prompts),
             ("keys_are_signals_and_a_new_size_is_told", keys_and_size),
             ("a_summary_is_shown_on_a_terminal", summary),
+            ("a_pager_shows_a_report", pager),
             ("job_control", job_control),
             ("a_shell_stops_and_continues_the_run", suspension),
             ("what_is_typed_ahead_is_for_the_shell", type_ahead),
@@ -126,6 +127,41 @@ fn summary(machine: &Machine) -> Result<()> {
     command.args(["--", "/bin/echo", "words"]);
     let (shown, _) = run(&command, &[])?;
     ensure!(shown.lines().count() > 1000, "{shown}");
+    Ok(())
+}
+
+/// A report on a terminal goes through the user's pager, and the status is that of the report.
+fn pager(machine: &Machine) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let trace = directory.path().join("true.btrace");
+    machine::finish(traced(machine, &trace, &["/bin/true"]))?.expect(0)?;
+    let report = |words: &[&str], file: &Path| -> Result<(Vec<String>, Option<i32>)> {
+        let mut command = machine.command([] as [&str; 0]);
+        command
+            .args(words)
+            .arg(file)
+            .env("PAGER", "sed 's/^/paged: /'");
+        let (shown, status) = run(&command, &[])?;
+        // Progress may be on the line of the first one.
+        let is_row = |line: &&str| line.contains("self");
+        Ok((
+            shown.lines().filter(is_row).map(str::to_owned).collect(),
+            status,
+        ))
+    };
+    let (shown, status) = report(&["report", "functions"], &trace)?;
+    ensure!(status == Some(0), "{status:?}");
+    ensure!(
+        shown.len() == 1 && shown.iter().all(|line| line.contains("paged: ")),
+        "{shown:?}"
+    );
+    let (shown, _) = report(&["--no-pager", "report", "functions"], &trace)?;
+    ensure!(
+        shown.len() == 1 && !shown.iter().any(|line| line.contains("paged: ")),
+        "{shown:?}"
+    );
+    let (_, status) = report(&["report", "functions"], Path::new("/nonexistent"))?;
+    ensure!(status == Some(125), "{status:?}");
     Ok(())
 }
 
