@@ -27,7 +27,8 @@ struct Calls {
     total: Cost,
 }
 
-/// What stands in the file: a function, or what is like one. The number is the position of its name.
+/// The functions, programs and signal handlers of a call tree, and the calls between them. Each has
+/// a number: its position in `labels` and `own`.
 #[derive(Debug, Default)]
 struct Graph {
     labels: Vec<Label>,
