@@ -85,7 +85,11 @@ pub(super) fn callgrind(machine: &Machine) -> Result<()> {
 /// reads it: it shows the same totals, and a function with its callees.
 pub(super) fn callgrind_report(machine: &Machine) -> Result<()> {
     let traced = traced(machine, &["-O2", "-g", "-static"], &[])?;
-    let text = report(machine, &["callgrind", "--raw-frames", "--no-inline"], &traced.trace)?;
+    let text = report(
+        machine,
+        &["callgrind", "--raw-frames", "--no-inline"],
+        &traced.trace,
+    )?;
     let in_file = callgrind_functions(&text)?;
     let all = functions(machine, &traced.trace)?;
     for (name, counts) in &all {
