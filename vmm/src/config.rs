@@ -12,8 +12,8 @@ use vbts_devices::virtio::net::MacAddress;
 
 use crate::memory::Size;
 
-/// Default size of guest memory (decision 0016). It is the same on each host, because the bytes of a
-/// trace depend on it.
+/// Default size of guest memory (decision 0016). It is the same on each host, because the bytes of
+/// a trace depend on it.
 pub const DEFAULT_MEMORY: Size = Size(1 << 30);
 /// Default processor model of a machine: the processor that the kernel patches of 2007 target.
 pub const DEFAULT_MODEL: &str = vbts_cpu::MODELS[0];
