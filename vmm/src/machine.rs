@@ -290,6 +290,14 @@ impl Machine {
         }
     }
 
+    /// The processor that has its turn, with its number, on virtual time.
+    pub fn current_processor(&self) -> Option<(usize, &Cpu)> {
+        let number = self.schedule.cpu();
+        self.vcpus
+            .get(number)
+            .map(|vcpu| (number, &vcpu.soft().cpu))
+    }
+
     /// The board.
     pub fn board(&self) -> &Board {
         &self.board

@@ -1,7 +1,7 @@
 //! What the file of the guest's kernel tells about it: addresses of symbols, and where a task has
 //! its numbers and its name.
 
-use object::{BinaryFormat, File, Object as _, ObjectSection as _, ObjectSymbol as _};
+use object::{BinaryFormat, File, Object as _, ObjectSection as _, ObjectSymbol, SymbolKind};
 use vbts_cpu::{Probe, ProbeAction};
 
 /// Where the kernel switches tasks; the second argument is the next one.
@@ -21,6 +21,15 @@ pub struct Kernel<'a> {
     file: File<'a>,
 }
 
+/// Offsets in a task (`struct task_struct`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TaskFields {
+    /// Thread ID (32 bits), followed by the process ID.
+    pub ids: u64,
+    /// Name (16 bytes).
+    pub name: u64,
+}
+
 impl<'a> Kernel<'a> {
     /// The kernel of an ELF file; `None` if it is another one, or has no symbols.
     pub fn parse(image: &'a [u8]) -> Option<Self> {
@@ -35,8 +44,31 @@ impl<'a> Kernel<'a> {
         (symbol.address() != 0).then_some(symbol.address())
     }
 
-    /// The probe that notes tasks, if the symbols say where it is and how a task is laid out.
-    pub fn task_probe(&self) -> Option<Probe> {
+    /// The function of the kernel that has `address`, and the offset in it.
+    pub fn at(&self, address: u64) -> Option<(&str, u64)> {
+        let functions = self
+            .file
+            .symbols()
+            .filter(|symbol| symbol.kind() == SymbolKind::Text && symbol.address() <= address);
+        let nearest = functions.max_by_key(ObjectSymbol::address)?;
+        let offset = address - nearest.address();
+        let is_inside = nearest.size() == 0 || offset < nearest.size();
+        nearest
+            .name()
+            .ok()
+            .filter(|_| is_inside)
+            .map(|name| (name, offset))
+    }
+
+    /// The offset of the address of the current task in the data of a processor.
+    pub fn current_task(&self) -> Option<u64> {
+        // Linux 6.2 to 6.14 have it as the first member of a structure.
+        self.symbol("pcpu_hot")
+            .or_else(|| self.symbol("current_task"))
+    }
+
+    /// The offsets of what tells a task from others, if the symbols say how a task is laid out.
+    pub fn task_fields(&self) -> Option<TaskFields> {
         let word = if self.file.is_64() { 8 } else { 4 };
         let at = self.symbol(INIT_TASK)?;
         let section = self.file.sections().find(|section| {
@@ -51,13 +83,19 @@ impl<'a> Kernel<'a> {
             None => 0,
         };
         let family = family(task, at, word)?;
+        Some(TaskFields {
+            // `pid` and `tgid`, of 32 bits each, precede.
+            ids: family.checked_sub(8 + canary)?,
+            name: name(task)?,
+        })
+    }
+
+    /// The probe that notes tasks, if the symbols say where it is and how a task is laid out.
+    pub fn task_probe(&self) -> Option<Probe> {
+        let TaskFields { ids, name } = self.task_fields()?;
         Some(Probe {
             address: self.symbol(SWITCH)?,
-            action: ProbeAction::SwitchTask {
-                // `pid` and `tgid`, of 32 bits each, precede.
-                ids: family.checked_sub(8 + canary)?,
-                name: name(task)?,
-            },
+            action: ProbeAction::SwitchTask { ids, name },
         })
     }
 }

@@ -22,9 +22,11 @@ use vbts_host::root::Root;
 use vbts_protocol::{Follow, PORT_NAME, Scope};
 use vbts_symbols::Symbolizer;
 use vbts_vmm::config::MachineConfig;
-use vbts_vmm::launch::Launch;
+use vbts_vmm::inputs::InputError;
+use vbts_vmm::launch::{KernelFiles, Launch};
 use vbts_vmm::machine::{End, Machine};
 
+use super::place;
 use super::records::{Opened, Records};
 use crate::kernel_file;
 use crate::options::name_of;
@@ -253,7 +255,8 @@ impl Replay {
             records.attach(&mut machine);
         }
         let mut connection = ReplayConnection::new(session.clone(), port, inputs.clone());
-        let mut outcome = machine.run(&mut connection);
+        let outcome = machine.run(&mut connection);
+        let mut outcome = outcome.map_err(|failure| with_place(failure, &machine, kernel));
         machine.end_recording();
         {
             let mut session = lock(&session);
@@ -274,6 +277,22 @@ impl Replay {
             outcome,
         })
     }
+}
+
+/// Adds to the failure of a run that differs from the recorded one where that was.
+fn with_place(failure: Failure, machine: &Machine, kernel: &KernelFiles) -> Failure {
+    match failure {
+        Failure::Error(error) if is_divergence(&error) => {
+            let place = place::describe(machine, kernel.image());
+            Failure::Error(anyhow!("{error:#}; this is {place}"))
+        }
+        failure => failure,
+    }
+}
+
+fn is_divergence(error: &anyhow::Error) -> bool {
+    let cause = error.downcast_ref::<InputError>();
+    matches!(cause, Some(InputError::Divergence { .. }))
 }
 
 fn finish_records(

@@ -2,7 +2,7 @@
 //! it did, without anything of the host.
 
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -14,6 +14,7 @@ use libtest_mimic::Trial;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
+use vbts_recording::{Item, Reader, Writer};
 use vbts_tests::machine::{self, Killed, Machine, Run, TestModule};
 
 inventory::submit! { TestModule::new(module_path!(), trials) }
@@ -37,6 +38,7 @@ fn trials(module: &str) -> Vec<Trial> {
             ("a_recording_has_a_maximum_size", max_size),
             ("no_file_is_replaced_or_shown_to_others", care),
             ("damaged_recordings_are_refused", damaged),
+            ("a_difference_is_told_with_its_place", difference),
             ("what_cannot_be_recorded", refused),
         ],
     )
@@ -518,6 +520,61 @@ fn damaged(machine: &Machine) -> Result<()> {
         let run = replay(machine, &file, &[])?.expect(125)?;
         ensure!(run.stderr.contains(message), "{message}: {run:?}");
     }
+    Ok(())
+}
+
+/// Writes the recording `from` to `to`, with another request in the place of one of `ls`.
+fn change_request(from: &Path, to: &Path) -> Result<()> {
+    let count = |reader: &mut Reader<File>| -> Result<usize> {
+        let mut replies = 0;
+        while let Some(item) = reader.next()? {
+            replies += usize::from(matches!(item, Item::Reply { .. }));
+        }
+        Ok(replies)
+    };
+    let changed = count(&mut Reader::new(File::open(from)?)?.1)? * 3 / 4;
+    let (header, mut reader) = Reader::new(File::open(from)?)?;
+    let mut writer = Writer::new(File::create(to)?, &header, u64::MAX)?;
+    let mut replies = 0;
+    while let Some(mut item) = reader.next()? {
+        if let Item::Reply { request, .. } = &mut item {
+            request.checksum ^= u32::from(replies == changed);
+            replies += 1;
+        }
+        writer.item(&item)?;
+    }
+    Ok(writer.flush()?)
+}
+
+fn difference(machine: &Machine) -> Result<()> {
+    let recorded = Recorded::new(machine, &[], &["/bin/ls", "-l", "/usr/bin", "/etc"])?;
+    let file = recorded.directory.path().join("changed.vbts");
+    change_request(&recorded.file(), &file)?;
+    for options in [&[][..], &["--jit", "off"], &["--check"]] {
+        let run = replay(machine, &file, options)?.expect(125)?;
+        for part in [
+            "the replay differs from the recording at ",
+            "a 9P request of type ",
+            "; this is processor 0, task ",
+            "(ls), at 0xffffffff8",
+            "+0x",
+            ", entered from 0x7f",
+        ] {
+            ensure!(run.stderr.contains(part), "{part}: {run:?}");
+        }
+    }
+    // No report is made of what differs.
+    let mut command = machine.command(["report", "stat"]);
+    command
+        .arg(&file)
+        .env("XDG_CACHE_HOME", recorded.directory.path());
+    let run = machine::finish(command)?.expect(125)?;
+    ensure!(
+        run.stdout.is_empty() && run.stderr.contains("cannot be replayed"),
+        "{run:?}"
+    );
+    let mut kept = fs::read_dir(recorded.directory.path().join("vbts/replays"))?;
+    ensure!(kept.next().is_none());
     Ok(())
 }
 
