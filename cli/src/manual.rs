@@ -82,13 +82,16 @@ fn the_page_on_compatibility_has_the_version_of_traces() {
     assert!(PAGE.contains(&format!("A file has a version, {version} now.")));
 }
 
+/// The README, with one space between words; `None` in the crate's package, which does not have it.
+fn readme() -> Option<String> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md");
+    let text = std::fs::read_to_string(path).ok()?;
+    Some(text.split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
 #[test]
 fn the_readme_has_the_address_of_releases_and_the_version() {
-    // The crate's package has no other file.
-    let Ok(readme) = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md"))
-    else {
-        return;
-    };
+    let Some(readme) = readme() else { return };
     let address = concat!(
         env!("CARGO_PKG_REPOSITORY"),
         "/releases/latest/download/install.sh"
@@ -96,6 +99,45 @@ fn the_readme_has_the_address_of_releases_and_the_version() {
     assert!(readme.contains(address));
     let package = concat!("./vbts_", env!("CARGO_PKG_VERSION"), "_amd64.deb");
     assert!(readme.contains(package));
+}
+
+#[test]
+fn the_readme_has_the_figures_of_the_page_on_performance() {
+    const PAGE: &str = include_str!("../docs/performance.md");
+    let Some(readme) = readme() else { return };
+    // The first table has the time divided by that of the host.
+    let row = |name: &str| -> [f64; 6] {
+        let of = |line: &&str| {
+            line.starts_with("| ")
+                && line
+                    .split(" | ")
+                    .next()
+                    .is_some_and(|first| first.trim_start_matches("| ").trim() == name)
+        };
+        let line = PAGE
+            .lines()
+            .filter(of)
+            .find(|line| line.matches('|').count() == 8);
+        let cells = line.expect("a row").split('|').skip(2).take(6);
+        let values: Vec<f64> = cells
+            .map(|cell| cell.split_whitespace().next().unwrap().parse().unwrap())
+            .collect();
+        values.try_into().unwrap()
+    };
+    let [hot, gzip, python, calls, switches, compiler] = row("vbts, kept as btrace");
+    let others = [hot, gzip, calls, switches];
+    let least = others.into_iter().fold(f64::INFINITY, f64::min);
+    let most = others.into_iter().fold(0.0, f64::max);
+    let kept = format!(
+        "takes {least:.0} to {most:.0} times as long as on the host if it is a hot loop, gzip or \
+         system calls, {python:.0} times if it is a Python script, and {compiler:.0} times"
+    );
+    assert!(readme.contains(&kept), "{kept}");
+    let untraced = row("vbts, untraced");
+    let least = untraced.into_iter().fold(f64::INFINITY, f64::min);
+    let most = untraced.into_iter().fold(0.0, f64::max);
+    let untraced = format!("Without a trace it is {least:.0} to {most:.0} times.");
+    assert!(readme.contains(&untraced), "{untraced}");
 }
 
 #[test]
