@@ -244,8 +244,9 @@ fn large_initrd(machine: &Machine) -> Result<()> {
     let path = directory.path().join("initrd");
     File::create(&path)?.set_len(300 << 20)?;
     let path = path.to_str().context("a strange directory")?;
+    let options = ["--memory", "256M", "--initrd", path];
     complains(
-        boot(machine, machine.kernel(), &["--initrd", path])?,
+        boot(machine, machine.kernel(), &options)?,
         USAGE,
         &["initrd", "memory"],
     )
