@@ -89,12 +89,15 @@ impl Trace {
         Ok(Reader::new(BufReader::new(file))?)
     }
 
-    /// The `most` functions that have executed most instructions, the first ones first.
+    /// The `most` functions that have executed most instructions, the first ones first. What an
+    /// inlined function executes counts for its caller: nothing says how often it was called.
     ///
     /// # Errors
     /// `vbts` cannot be started or fails.
     pub fn functions(&self, most: usize) -> Result<Vec<Function>, Error> {
-        let answer = self.report(&["functions", "--json", "--limit", &most.to_string()])?;
+        let limit = most.to_string();
+        let words = ["functions", "--json", "--no-inline", "--limit", &limit];
+        let answer = self.report(&words)?;
         let lines = answer.split(|byte| *byte == b'\n');
         let rows = lines
             .filter(|line| !line.is_empty())
