@@ -17,11 +17,11 @@ use vbts_trace::profile::code::{Files, Symbol, SymbolKind};
 use vbts_trace::profile::inlined::InlinedCall;
 use vbts_trace::profile::modules::{Module, ModuleId, ModuleKind, extend_32};
 
-use super::inlined::{Call, InlinedNames};
+use super::inlined::InlinedNames;
 use super::memory_code::MemoryCode;
 use vbts_symbols::elf::Segment;
 use vbts_symbols::elf::{build_id, segments};
-use vbts_symbols::{Answer, FileSymbols, FunctionKind, InlinedRow, Problem, Problems};
+use vbts_symbols::{Answer, FileSymbols, FunctionKind, InlinedAt, Problem, Problems};
 
 /// Maximum number of files that are open at once.
 const MAX_OPEN: usize = 256;
@@ -224,39 +224,19 @@ impl CodeFiles {
     }
 
     /// The inlined calls whose code is at an offset in a module, the outermost first.
-    pub(crate) fn inlined_at(&mut self, module: &Module, offset: u64) -> Vec<Call> {
-        let directory = self.directory.clone();
-        // With the number of the call in which each is.
-        let mut rows: Vec<(Option<u32>, bool, Call)> = Vec::new();
-        self.inlined_rows(module, offset..offset.saturating_add(1), &mut |row| {
-            rows.push((row.outer, !row.code.is_empty(), Call::of(row, &directory)));
-        });
-        let mut calls = Vec::new();
-        // The outer ones come first.
-        let mut at = rows.iter().rposition(|(_, has_code, _)| *has_code);
-        while let Some((outer, _, call)) = at.and_then(|at| rows.get(at)) {
-            calls.push(call.clone());
-            let outer = outer.map(|outer| outer as usize);
-            at = outer.filter(|outer| Some(*outer) < at);
+    pub(crate) fn inlined_at(&mut self, module: &Module, offset: u64) -> Vec<InlinedAt> {
+        match self.has_file(module) {
+            true => self.symbols.inlined_at(symbol_path(module), offset),
+            false => Vec::new(),
         }
-        calls.reverse();
-        calls
     }
 
-    /// Calls `each` with the inlined calls that have code in a range of a module.
-    fn inlined_rows(
-        &mut self,
-        module: &Module,
-        range: Range<u64>,
-        each: &mut dyn FnMut(&InlinedRow<'_>),
-    ) {
-        let has_file = match module.kind {
+    /// Whether the module is a file that can be read.
+    fn has_file(&mut self, module: &Module) -> bool {
+        match module.kind {
             ModuleKind::File => self.file(module).is_some(),
             ModuleKind::Kernel => true,
             _ => false,
-        };
-        if has_file {
-            self.symbols.inlined(symbol_path(module), range, each);
         }
     }
 
@@ -341,16 +321,18 @@ impl Files for CodeFiles {
     }
 
     fn inlined(&mut self, module: &Module, function: Range<u64>) -> Vec<InlinedCall> {
-        let mut names = std::mem::take(&mut self.inlined);
         let mut calls = Vec::new();
-        self.inlined_rows(module, function, &mut |row| {
+        if !self.has_file(module) {
+            return calls;
+        }
+        let (symbols, names) = (&mut self.symbols, &mut self.inlined);
+        symbols.inlined(symbol_path(module), function, &mut |row| {
             calls.push(InlinedCall {
                 outer: row.outer,
                 function: names.add(module.id, row.name),
                 code: row.code.clone(),
             });
         });
-        self.inlined = names;
         calls
     }
 

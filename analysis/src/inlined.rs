@@ -1,21 +1,17 @@
 //! The names of inlined functions.
 
 use std::collections::HashMap;
-use std::path::Path;
 
-use vbts_symbols::InlinedRow;
+use vbts_symbols::INLINED;
 use vbts_trace::profile::inlined::InlinedId;
 use vbts_trace::profile::modules::{ModuleId, Modules};
 
-use super::names::{Room, shown, shown_line};
+use super::names::{Room, shown};
 
 /// Maximum number of inlined functions with names.
 const MAX_FUNCTIONS: usize = 1 << 20;
 /// What further ones are called.
 const OTHERS: &str = "[other functions]";
-
-/// What the name of an inlined function ends with, as in reports of `perf`.
-pub(crate) const MARK: &str = " (inlined)";
 
 /// The names of inlined functions by their numbers.
 #[derive(Debug, Clone, Default)]
@@ -33,7 +29,7 @@ impl InlinedNames {
             return *known;
         }
         let is_full = self.list.len() >= MAX_FUNCTIONS;
-        let text = self.room.take(shown(name) + MARK).filter(|_| !is_full);
+        let text = self.room.take(shown(name) + INLINED).filter(|_| !is_full);
         let Some(text) = text else {
             return InlinedId::MAX;
         };
@@ -49,28 +45,6 @@ impl InlinedNames {
         function.map_or((OTHERS, Modules::UNMAPPED), |(name, module)| {
             (name, *module)
         })
-    }
-}
-
-/// A call of a function that was inlined.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Call {
-    /// The name of the function.
-    pub name: String,
-    /// Path and line of the call; empty if they are not known.
-    pub line: String,
-}
-
-impl Call {
-    /// The call of which `row` has the code, in a program that runs in `directory`.
-    pub(crate) fn of(row: &InlinedRow<'_>, directory: &Path) -> Self {
-        let line = row
-            .call
-            .map(|(path, line)| shown_line(directory, path, line));
-        Self {
-            name: shown(row.name) + MARK,
-            line: line.unwrap_or_default(),
-        }
     }
 }
 

@@ -3,15 +3,15 @@
 use std::collections::{HashMap, VecDeque};
 use std::io;
 
+use vbts_symbols::{INLINED, InlinedAt};
 use vbts_trace::profile::modules::Place;
 use vbts_trace::profile::space::Effect;
 use vbts_trace::profile::stack::FrameKind;
 use vbts_trace::profile::tree::NodeId;
 use vbts_trace::profile::{Ended, New, Seen, Sees, Watch};
 
-use super::inlined::Call;
 use super::linkage::{Joined, Linkage};
-use super::names::{PlaceName, name_places, names_of_places};
+use super::names::{PlaceName, name_places, names_of_places, shown, shown_line};
 use super::{Loaded, Names, Out};
 
 /// Maximum number of frames of a stack that are shown.
@@ -291,7 +291,7 @@ pub fn moment(profile: &mut Loaded<Stacks>, out: &mut Out<'_>) -> io::Result<()>
 }
 
 /// The inlined functions that are active at a place, the outermost first, if they have frames.
-fn inlined_at<W: Watch>(profile: &mut Loaded<W>, place: Place) -> Vec<Call> {
+fn inlined_at<W: Watch>(profile: &mut Loaded<W>, place: Place) -> Vec<InlinedAt> {
     if !profile.shows_inlined() {
         return Vec::new();
     }
@@ -332,6 +332,7 @@ fn show<W: Watch>(
     let returns = frames.iter().rev().map(|frame| frame.ret);
     let places: Vec<Place> = [task.last.to].into_iter().chain(returns).collect();
     let labels = names_of_places(profile, &places);
+    let directory = profile.code().0.files.directory.clone();
     let mut number = 0;
     for (depth, frame) in frames.iter().rev().enumerate() {
         let node = profile.tree().nodes().get(frame.node as usize);
@@ -355,9 +356,12 @@ fn show<W: Watch>(
             .flatten()
             .rev()
         {
+            let line = call
+                .call
+                .map(|(path, line)| shown_line(&directory, &path, line));
             let inlined = PlaceName {
-                name: call.name,
-                line: std::mem::replace(&mut name.line, call.line),
+                name: shown(&call.function) + INLINED,
+                line: std::mem::replace(&mut name.line, line.unwrap_or_default()),
             };
             writeln!(out, "  {number:>4}  {inlined}")?;
             number += 1;

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::process::Command;
 
 use super::connection::Connection;
-use super::files::{FileId, Files};
+use super::files::{FileId, Files, InlinedAt};
 use super::mapped_files::MappedFiles;
 use super::protocol::{Answer, FunctionRange, InlinedRow};
 use super::source::Source;
@@ -128,5 +128,11 @@ impl FileSymbols {
         if let Some(id) = self.id(path) {
             self.files.inlined(id, range, each);
         }
+    }
+
+    /// The inlined calls whose code is at an offset, the outermost first.
+    pub fn inlined_at(&mut self, path: Option<&str>, offset: u64) -> Vec<InlinedAt> {
+        let id = self.id(path);
+        id.map_or_else(Vec::new, |id| self.files.inlined_at(id, offset))
     }
 }

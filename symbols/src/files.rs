@@ -5,6 +5,8 @@
 
 mod questions;
 
+pub use questions::{INLINED, InlinedAt};
+
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;

@@ -53,6 +53,7 @@ mod unnamed;
 pub use by_file::FileSymbols;
 pub use connection::COMMAND;
 pub use debug_files::debuginfod_cache;
+pub use files::{INLINED, InlinedAt};
 pub use mapped_files::{MappedFiles, Problem, Problems};
 pub use protocol::{Answer, CodePlace, FunctionKind, FunctionRange, InlinedRow, Wanted};
 pub use reader::is_linkage;

@@ -14,13 +14,14 @@ use vbts_trace::maps::{self, Mapping};
 use vbts_trace::profile::modules::{self, is_kernel};
 
 use super::connection::Connection;
-use super::files::{FileId, Files};
-use super::labels::{LabelRange, Labels};
+use super::files::{FileId, Files, INLINED};
+use super::labels::{LabelRange, Labels, MAX_LABEL};
 use super::mapped_files::MappedFiles;
 use super::protocol::{Answer, CodePlace, Wanted};
 use super::source::Source;
 use super::unnamed::Unnamed;
 use vbts_host::WriteMonitor;
+use vbts_host::escape::prefix;
 use vbts_host::root::Root;
 
 /// Maximum memory in bytes of the mappings that are kept of processes other than the current one.
@@ -237,6 +238,58 @@ impl Symbolizer {
         self.labels(address).text(range)
     }
 
+    /// The frames of `address` in process `pid`, the innermost first: labels of the inlined
+    /// functions to which it belongs, such as `f (inlined) (fib.c:3)`, and that of the function,
+    /// with the line of the call. Each is at most as long as a label.
+    pub fn frames(&mut self, pid: u32, address: u64) -> Vec<String> {
+        let in_kernel = is_kernel(address);
+        if !in_kernel {
+            self.enter(pid);
+        }
+        let Self {
+            files,
+            cwd,
+            kernel,
+            current,
+            ..
+        } = self;
+        let mapping = maps::find(&current.mappings, address).filter(|_| !in_kernel);
+        let (file, place) = match mapping {
+            _ if in_kernel => (*kernel, address),
+            Some(mapping) => (files.get(&mapping.name), offset(mapping, address)),
+            None => return Vec::new(),
+        };
+        let Some(file) = file else {
+            return vec![self.label(pid, address, &mut Vec::new).to_owned()];
+        };
+        let inlined = files.inlined_at(file, place);
+        let mut frames = Vec::new();
+        files.find(file, &[place], &mut |_, answer| {
+            let mut line = answer.line;
+            for call in inlined.iter().rev() {
+                let mut frame = format!("{}{INLINED}", call.function);
+                push_line(&mut frame, line, cwd);
+                frames.push(frame);
+                line = call
+                    .call
+                    .as_ref()
+                    .map(|(path, line)| (path.as_str(), *line));
+            }
+            let function = answer.function;
+            let answer = &Answer { function, line };
+            let mut frame = String::new();
+            match mapping {
+                Some(mapping) => describe(&mut frame, mapping, address, answer, cwd),
+                None => describe_kernel(&mut frame, answer),
+            }
+            frames.push(frame);
+        });
+        for frame in &mut frames {
+            frame.truncate(prefix(frame, MAX_LABEL).len());
+        }
+        frames
+    }
+
     /// The labels of the kernel, or of the current process.
     fn labels(&self, address: u64) -> &Labels {
         match is_kernel(address) {
@@ -354,18 +407,20 @@ fn describe(out: &mut String, mapping: &Mapping, address: u64, answer: &Answer<'
         None => write!(out, "{module}+{:#x}", offset(mapping, address)),
     };
     match answer.line {
-        Some((path, line)) => {
-            let path = Path::new(path);
-            let _ = write!(
-                out,
-                " ({}:{line})",
-                path.strip_prefix(cwd).unwrap_or(path).display()
-            );
-        }
         None if answer.function.is_some() => {
             let _ = write!(out, " ({module})");
         }
-        None => {}
+        line => push_line(out, line, cwd),
+    }
+}
+
+/// Appends a source line, relative to `cwd`.
+fn push_line(out: &mut String, line: Option<(&str, u32)>, cwd: &Path) {
+    if let Some((path, line)) = line {
+        let path = Path::new(path);
+        let short = path.strip_prefix(cwd).unwrap_or(path);
+        // Writing to a `String` does not fail.
+        let _ = write!(out, " ({}:{line})", short.display());
     }
 }
 

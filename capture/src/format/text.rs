@@ -72,12 +72,7 @@ fn push_place_among(
     others: &mut dyn FnMut() -> Vec<u64>,
     out: &mut Vec<u8>,
 ) {
-    let digits = if address >> (ADDRESS_DIGITS * 4) == 0 {
-        ADDRESS_DIGITS
-    } else {
-        16
-    };
-    push_hex_digits(out, address, digits);
+    push_address(address, out);
     let label = symbols.label(process, address, others);
     if !label.is_empty() {
         out.push(b' ');
@@ -88,6 +83,16 @@ fn push_place_among(
 /// Appends `address` of `process` with its label.
 pub(crate) fn push_place(symbols: &mut Symbolizer, process: u32, address: u64, out: &mut Vec<u8>) {
     push_place_among(symbols, process, address, &mut Vec::new, out);
+}
+
+/// Appends `address`.
+pub(crate) fn push_address(address: u64, out: &mut Vec<u8>) {
+    let digits = if address >> (ADDRESS_DIGITS * 4) == 0 {
+        ADDRESS_DIGITS
+    } else {
+        16
+    };
+    push_hex_digits(out, address, digits);
 }
 
 /// Appends a branch of `process`, from and to. If an address is looked up, `others` are, too.

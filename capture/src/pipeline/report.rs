@@ -10,7 +10,7 @@ use vbts_protocol::REGISTERS;
 use vbts_trace::{Branch, Crash};
 
 use super::callers::{self, Callers};
-use crate::format::text::{push_branch, push_place};
+use crate::format::text::{push_address, push_branch, push_place};
 use crate::task::{RECENT, Task};
 use vbts_host::escape::printable;
 use vbts_host::exit::signal_name;
@@ -69,10 +69,11 @@ pub(crate) fn of_crash(task: &Task, crash: &Crash, symbols: &mut Symbolizer) -> 
     text.push('\n');
     let rip = crash.registers.get(RIP).copied().unwrap_or_default();
     let instruction = decoded(crash, rip);
+    let mut frames = frames(symbols, task, rip).into_iter();
     let _ = writeln!(
         text,
         "  {}: {}",
-        place(symbols, task, rip),
+        frames.next().unwrap_or_default(),
         disassembled(instruction.as_ref(), &crash.instruction)
     );
     // The kernel's own signal means that the processor does not have the instruction.
@@ -84,7 +85,7 @@ pub(crate) fn of_crash(task: &Task, crash: &Crash, symbols: &mut Symbolizer) -> 
     }
     let all = task.recent.branches();
     let callers = Callers::of(task, symbols);
-    write_callers(&mut text, task, &callers, symbols);
+    write_callers(&mut text, frames, task, &callers, symbols);
     let registers: Vec<(&str, u64)> = REGISTERS
         .into_iter()
         .zip(crash.registers.iter().copied())
@@ -111,20 +112,26 @@ pub(crate) fn of_crash(task: &Task, crash: &Crash, symbols: &mut Symbolizer) -> 
     text
 }
 
-/// Appends the calls that have led to where `task` is.
-fn write_callers(text: &mut String, task: &Task, callers: &Callers, symbols: &mut Symbolizer) {
-    if callers.open.is_empty() {
-        return;
-    }
-    // Writing to a `String` does not fail.
-    let _ = writeln!(text, "  called from:");
+/// Appends the calls that have led to where `task` is: those that were `inlined` there, the
+/// innermost first, and its open ones.
+fn write_callers(
+    text: &mut String,
+    inlined: impl Iterator<Item = String>,
+    task: &Task,
+    callers: &Callers,
+    symbols: &mut Symbolizer,
+) {
     let all = task.recent.branches();
-    for call in callers.open.iter().rev().take(SHOWN_CALLERS) {
-        if let Some(call) = all.get(*call) {
-            let _ = writeln!(text, "    {}", place(symbols, task, call.from));
-        }
+    let open = callers.open.iter().rev().filter_map(|call| all.get(*call));
+    let open = open.take(SHOWN_CALLERS);
+    let open = open.flat_map(|call| frames(symbols, task, call.from));
+    // Writing to a `String` does not fail.
+    let mut title = "  called from:\n";
+    for frame in inlined.chain(open) {
+        let _ = writeln!(text, "{title}    {frame}");
+        title = "";
     }
-    if all.len() >= RECENT {
+    if all.len() >= RECENT && !callers.open.is_empty() {
         let _ = writeln!(
             text,
             "    (these are in its last {RECENT} branches: `vbts report tail` has the whole stack)"
@@ -193,6 +200,22 @@ fn parsed(line: &str) -> Option<(i64, u64)> {
     let number = line.split_whitespace().next()?.parse().ok()?;
     let at = line.split_whitespace().last()?.strip_prefix("0x")?;
     Some((number, u64::from_str_radix(at, 16).ok()?))
+}
+
+/// The frames of `address`, the innermost first, each with the address.
+fn frames(symbols: &mut Symbolizer, task: &Task, address: u64) -> Vec<String> {
+    let labels = symbols.frames(task.process, address);
+    if labels.is_empty() {
+        return vec![place(symbols, task, address)];
+    }
+    let frames = labels.iter().map(|label| {
+        let mut frame = Vec::new();
+        push_address(address, &mut frame);
+        frame.push(b' ');
+        frame.extend_from_slice(label.as_bytes());
+        printable(&frame)
+    });
+    frames.collect()
 }
 
 /// `address` with its label.

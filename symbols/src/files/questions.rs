@@ -11,6 +11,18 @@ use crate::protocol::{
 };
 use crate::source::Source;
 
+/// What the name of an inlined function ends with, as in reports of `perf`.
+pub const INLINED: &str = " (inlined)";
+
+/// A call that was inlined, of whose code an address is a part.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InlinedAt {
+    /// The name of the function as in the source.
+    pub function: String,
+    /// Path and line of the call.
+    pub call: Option<(String, u32)>,
+}
+
 /// The `count` items that follow each other in `bytes`.
 ///
 /// # Errors
@@ -200,6 +212,29 @@ impl Files {
             let rows = all_of(count, &rows).unwrap_or_default();
             rows.iter().for_each(&mut *each);
         }
+    }
+
+    /// The inlined calls whose code is at a place of a file, the outermost first.
+    pub(crate) fn inlined_at(&mut self, id: FileId, place: u64) -> Vec<InlinedAt> {
+        // With the number of the call in which each is.
+        let mut rows: Vec<(Option<u32>, bool, InlinedAt)> = Vec::new();
+        self.inlined(id, place..place.saturating_add(1), &mut |row| {
+            let call = InlinedAt {
+                function: row.name.to_owned(),
+                call: row.call.map(|(path, line)| (path.to_owned(), line)),
+            };
+            rows.push((row.outer, !row.code.is_empty(), call));
+        });
+        let mut calls = Vec::new();
+        // The outer ones come first.
+        let mut at = rows.iter().rposition(|(_, has_code, _)| *has_code);
+        while let Some((outer, _, call)) = at.and_then(|at| rows.get(at)) {
+            calls.push(call.clone());
+            let outer = outer.map(|outer| outer as usize);
+            at = outer.filter(|outer| Some(*outer) < at);
+        }
+        calls.reverse();
+        calls
     }
 
     fn ask(

@@ -157,9 +157,18 @@ pub(super) fn are_in_the_stack(machine: &Machine) -> Result<()> {
 
     let trace = directory.path().join("fault.btrace");
     let words = [program.as_path(), Path::new("x")];
-    machine
-        .trace("btrace", &trace, &["--epoch", "0"], &words)?
-        .expect(139)?;
+    let run = machine.trace("btrace", &trace, &["--epoch", "0"], &words)?;
+    let run = run.expect(139)?;
+    // The report of the crash has these frames, too.
+    let lines = run.stderr.lines();
+    let crash = lines.skip_while(|line| !line.contains("crashed:")).skip(1);
+    let crash = crash.filter(|line| !line.contains("called from:"));
+    let name = |line: &str| {
+        let label = line.split_whitespace().nth(1)?;
+        Some(label.split('+').next()?.to_owned())
+    };
+    let names: Vec<String> = crash.take(expected.len()).filter_map(name).collect();
+    ensure!(names == expected, "{}", run.stderr);
     let text = report(machine, &["where"], &trace)?;
     let frames = text
         .lines()
