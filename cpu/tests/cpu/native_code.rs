@@ -237,7 +237,7 @@ fn ciphers() -> Guest {
 
 /// Runs a program in the interpreter and as native code, in short pieces, and compares the states
 /// after each.
-pub fn compare(program: fn() -> Guest) {
+pub fn compare(program: impl Fn() -> Guest) {
     for check in [false, true] {
         let (guest, other) = (program(), program());
         let mut interpreter = guest.second_processor();

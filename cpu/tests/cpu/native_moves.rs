@@ -1,4 +1,4 @@
-//! Runs of moves at one base register in native code and in the interpreter.
+//! Runs of accesses at one base register in native code and in the interpreter.
 
 use iced_x86::code_asm::*;
 use vbts_cpu::state::vector;
@@ -31,9 +31,31 @@ fn moves(a: &mut CodeAssembler) -> Emit {
     a.lea(r8, ptr(r8 + r15 * 2 + 1))
 }
 
+/// Arithmetic with the memory around a base, addresses, and branches that leave the run.
+fn others(a: &mut CodeAssembler, base: AsmRegister64) -> Emit {
+    let mut out = a.create_label();
+    a.mov(rsi, qword_ptr(base - 8))?;
+    a.add(rdi, qword_ptr(base + 9))?;
+    a.lea(r15, ptr(base + rdi * 2 + 5))?;
+    a.add(dword_ptr(base + 12), 3)?;
+    a.sets(dl)?;
+    a.cmp(qword_ptr(base + 20), r15)?;
+    a.jb(out)?;
+    a.xor(byte_ptr(base + 31), dl)?;
+    a.cmovo(r8, rsi)?;
+    a.shl(r8, 3)?;
+    a.inc(r10)?;
+    a.sub(r8w, word_ptr(base + 2))?;
+    a.test(dword_ptr(base + 16), esi)?;
+    a.jp(out)?;
+    a.mov(qword_ptr(base + 24), r15)?;
+    a.set_label(&mut out)?;
+    a.sbb(rax, qword_ptr(base + 1))?;
+    a.add(qword_ptr(base + 33), rax)
+}
+
 /// Within a page that is not in the TLB, and across the end of a page, at each place, for ever.
-#[test]
-fn runs_do_what_they_do_in_the_interpreter() {
+fn compare_in_each_place(body: fn(&mut CodeAssembler) -> Emit) {
     compare(|| {
         let mut guest = Guest::new();
         guest.assemble(KERNEL, |a| {
@@ -42,9 +64,9 @@ fn runs_do_what_they_do_in_the_interpreter() {
             begin_rounds(a, &mut outer, &mut inner)?;
             a.mov(r12, rcx)?;
             a.mov(rbx, DATA + 0x800)?;
-            moves(a)?;
+            body(a)?;
             a.lea(rbx, ptr(r14 + r12 * 4))?;
-            moves(a)?;
+            body(a)?;
             a.dec(r14)?;
             a.cmp(r14d, (DATA + 0xFC0) as i32)?;
             a.cmovb(r14, r13)?;
@@ -55,6 +77,20 @@ fn runs_do_what_they_do_in_the_interpreter() {
             a.jmp(outer)
         });
         guest
+    });
+}
+
+#[test]
+fn runs_do_what_they_do_in_the_interpreter() {
+    compare_in_each_place(moves);
+}
+
+#[test]
+fn runs_of_other_instructions_do_what_they_do_in_the_interpreter() {
+    compare_in_each_place(|a| others(a, rbx));
+    compare_in_each_place(|a| {
+        a.mov(r11, rbx)?;
+        others(a, r11)
     });
 }
 

@@ -8,6 +8,7 @@ use crate::backend::jit::code::new_code::Link;
 use crate::backend::jit::flags::Flags;
 use crate::backend::jit::forms::direct::Effect;
 use crate::backend::jit::registers::frame::RecordedBranch;
+use crate::backend::jit::registers::scratch::ScratchRegs;
 use crate::backend::jit::translator::cold::{ColdPath, Transfer};
 use crate::backend::jit::translator::common_call::CommonCall;
 use crate::backend::jit::translator::{self, Context, Item, Translator};
@@ -98,7 +99,7 @@ pub(crate) fn translate(
     while let Some(item) = items.get(next) {
         let n = next;
         let coalesced = match t.coalesced_stack(&items[n..]) {
-            0 => t.coalesced_moves(&items[n..])?,
+            0 => t.coalesced_accesses(&items[n..])?,
             count => count,
         };
         if coalesced > 0 {
@@ -171,7 +172,7 @@ impl Translator<'_> {
             return Ok(true);
         }
         if item.decoded.mnemonic() == Mnemonic::Lea {
-            return self.lea(item);
+            return self.lea(item, ScratchRegs::beside(false));
         }
         if self.vector(item)? {
             return Ok(true);

@@ -14,8 +14,8 @@ use crate::insn::Insn;
 use crate::state::gpr;
 
 impl Translator<'_> {
-    /// LEA.
-    pub(crate) fn lea(&mut self, item: &Item) -> Result<bool, IcedError> {
+    /// LEA, with these registers for those of the guest that no host register contains.
+    pub(crate) fn lea(&mut self, item: &Item, mut regs: ScratchRegs) -> Result<bool, IcedError> {
         let i = &item.decoded;
         let Some(operand) = Operand::of(i, &item.insn, self.context.rip) else {
             return Ok(false);
@@ -36,7 +36,6 @@ impl Translator<'_> {
         let Ok(disp) = i32::try_from(operand.disp) else {
             return Ok(false);
         };
-        let mut regs = ScratchRegs::new([SCRATCH, POINTER]);
         let mut register = |guest: Guest| regs.host(guest).unwrap_or(SCRATCH);
         let m = Mem {
             base: operand.base.map(&mut register),
@@ -91,6 +90,24 @@ impl Translator<'_> {
             set_memory(&mut i, &m);
             back = Some((missed, label, before));
         }
+        self.emit_direct(item, form, &i, &regs, rest)?;
+        if let Some((missed, back, before)) = back {
+            self.on_miss_of(missed, back, item.start, 1, before);
+            self.asm.bind(back);
+        }
+        Ok(true)
+    }
+
+    /// Emits `i`, the instruction of `item` with host registers, which are `regs` for those of the
+    /// guest that no other one contains. Clobbers SCRATCH.
+    pub(crate) fn emit_direct(
+        &mut self,
+        item: &Item,
+        form: &DirectForm,
+        i: &Instruction,
+        regs: &ScratchRegs,
+        rest: &[Item],
+    ) -> Result<(), IcedError> {
         if form.reads != 0 {
             self.flags.restore(self.asm, form.reads);
         }
@@ -98,7 +115,7 @@ impl Translator<'_> {
             self.flags.save(self.asm);
         }
         regs.load(self.asm);
-        self.encode(&i)?;
+        self.encode(i)?;
         regs.store(self.asm);
         match form.effect {
             Effect::Keeps => {}
@@ -111,11 +128,7 @@ impl Translator<'_> {
             }
             Effect::Unknown => self.flags.set_in_host(FlagFixup::ClearAf, None),
         }
-        if let Some((missed, back, before)) = back {
-            self.on_miss_of(missed, back, item.start, 1, before);
-            self.asm.bind(back);
-        }
-        Ok(true)
+        Ok(())
     }
 
     /// Translates an instruction whose flags no [`FlagFixup`] makes of the host's, and are read

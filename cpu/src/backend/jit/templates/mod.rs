@@ -1,7 +1,7 @@
 //! Templates: native code of instructions, a file a family.
 
 mod accumulator;
-mod coalesced_moves;
+mod coalesced_accesses;
 mod coalesced_stack;
 pub(crate) mod direct;
 mod read_modify_write;

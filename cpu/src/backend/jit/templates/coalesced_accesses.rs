@@ -1,7 +1,7 @@
-//! Moves between registers and memory close to the same base register, with one look-up of the TLB:
-//! accesses to the fields of a structure, or to a function's variables.
+//! Accesses close to the same base register, with one look-up of the TLB: accesses to the fields of
+//! a structure, or to a function's variables.
 
-use iced_x86::{IcedError, Mnemonic, OpKind, Register};
+use iced_x86::{ConditionCode, IcedError, Instruction, Mnemonic, OpKind, Register};
 
 use crate::backend::jit::assembler::Mem;
 use crate::backend::jit::forms::direct::Effect;
@@ -10,14 +10,14 @@ use crate::backend::jit::registers::map::{Guest, host};
 use crate::backend::jit::registers::scratch::{ScratchRegs, guest};
 use crate::backend::jit::templates::direct::set_memory;
 use crate::backend::jit::translator::{Item, Translator};
-use crate::mmu::access::Access;
+use crate::mmu::access::{Access, canonical};
 
 /// Upper bound on the bytes from the first to the last that a run accesses. Where a page ends among
 /// them, `exec` executes the run.
 const MAX_RANGE: i64 = 64;
 
-/// Instructions that access memory at `base`, from `lowest` to `end`, and instructions of registers
-/// alone between them.
+/// Instructions that access memory at `base`, from `lowest` to `end`, and others between them that
+/// neither access memory nor change `base`.
 struct Run {
     base: Guest,
     lowest: i64,
@@ -31,35 +31,72 @@ struct Run {
 enum Step {
     /// It accesses memory.
     Access { operand: Operand, access: Access },
-    /// It names registers alone, and has a host register for each.
+    /// It names registers alone.
     Registers,
+    /// LEA.
+    Address,
+    /// A conditional branch that is not taken.
+    Branch,
+}
+
+/// Whether `i`, which is no LEA, has no operand but a memory operand and registers of which at most
+/// one needs a scratch register.
+fn fits_scratch(i: &Instruction) -> bool {
+    let mut other = Register::None;
+    (0..i.op_count()).all(|n| {
+        let r = i.op_register(n);
+        if i.op_kind(n) != OpKind::Register || guest(r).is_some_and(|r| host(r).is_some()) {
+            return true;
+        }
+        let is_same = guest(r).is_some() && other == r.full_register();
+        if other != Register::None && !is_same {
+            return false;
+        }
+        other = r.full_register();
+        r.is_gpr()
+    })
 }
 
 impl Step {
     /// Returns what `item` does, if it can be part of a run in a block at `rip`.
     fn of(item: &Item, rip: u64) -> Option<Self> {
-        use Mnemonic::{Add, And, Cmp, Mov, Movsx, Movsxd, Movzx, Or, Sub, Test, Xor};
+        use Mnemonic::{
+            Add, And, Cmp, Dec, Inc, Lea, Mov, Movsx, Movsxd, Movzx, Neg, Not, Or, Sar, Shl, Shr,
+            Sub, Test, Xor,
+        };
         let i = &item.decoded;
-        let form = item.direct.filter(|form| form.reads == 0)?;
+        if i.is_jcc_short_or_near() && i.op0_kind() == OpKind::NearBranch64 {
+            return canonical(rip.wrapping_add(item.insn.imm)).then_some(Self::Branch);
+        }
+        if i.mnemonic() == Lea {
+            let operand = Operand::of(i, &item.insn, rip)?;
+            let others = [operand.base, operand.index.map(|(index, _)| index)];
+            let mut others = others.into_iter().flatten().filter(|r| host(*r).is_none());
+            let other = others.next();
+            let fits = others.all(|r| Some(r) == other)
+                && i32::try_from(operand.disp).is_ok()
+                && i.op0_register().size() >= 4;
+            return (item.available && fits).then_some(Self::Address);
+        }
+        let form = item.direct?;
         let is_move = matches!(i.mnemonic(), Mov | Movzx | Movsx | Movsxd);
+        let is_logic = matches!(i.mnemonic(), Add | Sub | And | Or | Xor | Cmp | Test);
+        let is_direct = matches!(form.effect, Effect::Keeps | Effect::Writes(_));
+        if !is_direct || i.has_lock_prefix() || !fits_scratch(i) {
+            return None;
+        }
         if accesses_memory(i, &item.insn) {
             let operand = Operand::of(i, &item.insn, rip)?;
             let is_plain = operand.index.is_none() && operand.segment.is_none();
-            let access = match i.op0_kind() {
-                OpKind::Memory => Access::Write,
-                _ => Access::Read,
-            };
-            let fits = is_move && is_plain && operand.base.is_some_and(|base| host(base).is_some());
+            let is_read = i.op0_kind() != OpKind::Memory || matches!(i.mnemonic(), Cmp | Test);
+            let access = if is_read { Access::Read } else { Access::Write };
+            let fits = (is_move || is_logic) && is_plain && operand.base.is_some();
             return fits.then_some(Self::Access { operand, access });
         }
-        let is_listed = is_move || matches!(i.mnemonic(), Add | Sub | And | Or | Xor | Cmp | Test);
-        let is_mapped = |n| match i.op_kind(n) {
-            OpKind::Register => guest(i.op_register(n)).is_some_and(|guest| host(guest).is_some()),
-            _ => true,
-        };
-        let keeps_pointer = is_listed && (0..i.op_count()).all(is_mapped);
-        let is_direct = matches!(form.effect, Effect::Keeps | Effect::Writes(_));
-        (keeps_pointer && is_direct).then_some(Self::Registers)
+        // SETcc and CMOVcc have a condition.
+        let is_other = matches!(i.mnemonic(), Inc | Dec | Neg | Not | Shl | Shr | Sar)
+            || i.condition_code() != ConditionCode::None;
+        (is_move || is_logic || is_other).then_some(Self::Registers)
     }
 }
 
@@ -99,7 +136,7 @@ impl Run {
                         run.access = access;
                     }
                 }
-                (Some(Step::Registers), Some(_)) => {}
+                (Some(_), Some(_)) => {}
                 _ => break,
             }
             if run.as_ref().is_some_and(|run| writes(item, run.base)) {
@@ -115,7 +152,7 @@ impl Translator<'_> {
     ///
     /// # Errors
     /// An instruction could not be encoded.
-    pub(crate) fn coalesced_moves(&mut self, items: &[Item]) -> Result<usize, IcedError> {
+    pub(crate) fn coalesced_accesses(&mut self, items: &[Item]) -> Result<usize, IcedError> {
         let Some(run) = Run::of(items, self.context.rip) else {
             return Ok(0);
         };
@@ -125,26 +162,26 @@ impl Translator<'_> {
         let all = Operand::at(run.base, run.lowest, (run.end - run.lowest) as usize);
         let m = self.probe(&all, run.access, missed);
         for (n, item) in items[..run.len].iter().enumerate() {
-            let Some(form) = item.direct else {
-                continue;
-            };
-            match Step::of(item, self.context.rip) {
-                Some(Step::Access { operand, .. }) => {
+            match (Step::of(item, self.context.rip), &item.direct) {
+                (Some(Step::Branch), _) => {
+                    self.branch(item)?;
+                }
+                (Some(Step::Address), _) => {
+                    self.lea(item, ScratchRegs::beside(true))?;
+                }
+                (Some(step), Some(form)) => {
                     let mut i = item.decoded;
                     i.set_code(form.code);
-                    // One register at most, besides the base.
                     let mut regs = ScratchRegs::beside(true);
                     let is_free = self.substitute(&mut i, &mut regs);
                     debug_assert!(is_free);
-                    let disp = m.disp + (operand.disp - run.lowest) as i32;
-                    set_memory(&mut i, &Mem { disp, ..m });
-                    regs.load(self.asm);
-                    self.encode(&i)?;
-                    regs.store(self.asm);
+                    if let Step::Access { operand, .. } = step {
+                        let disp = m.disp + (operand.disp - run.lowest) as i32;
+                        set_memory(&mut i, &Mem { disp, ..m });
+                    }
+                    self.emit_direct(item, form, &i, &regs, &items[n + 1..])?;
                 }
-                _ => {
-                    self.direct(item, &form, &items[n + 1..])?;
-                }
+                _ => {}
             }
         }
         // Each access may fault: `exec` executes them one by one, in one call.
