@@ -19,6 +19,7 @@ use vbts_trace::profile::modules::{Module, ModuleId, ModuleKind, extend_32};
 
 use super::inlined::InlinedNames;
 use super::memory_code::MemoryCode;
+use super::short_names::short;
 use vbts_symbols::elf::Segment;
 use vbts_symbols::elf::{build_id, segments};
 use vbts_symbols::{Answer, FileSymbols, FunctionKind, InlinedAt, Problem, Problems};
@@ -45,6 +46,8 @@ pub struct CodeFiles {
     pub symbols: FileSymbols,
     /// Source files below this directory are named relative to it.
     pub directory: PathBuf,
+    /// Names of functions are short, without parameters, results and arguments of templates.
+    pub short_names: bool,
     open: HashMap<String, Option<File>>,
     kernel: Option<Kernel>,
     segments: HashMap<ModuleId, Vec<Segment>>,
@@ -67,6 +70,7 @@ impl CodeFiles {
         Self {
             symbols,
             directory,
+            short_names: false,
             open: HashMap::new(),
             kernel: None,
             segments: HashMap::new(),
@@ -326,10 +330,13 @@ impl Files for CodeFiles {
             return calls;
         }
         let (symbols, names) = (&mut self.symbols, &mut self.inlined);
+        let is_short = self.short_names;
         symbols.inlined(symbol_path(module), function, &mut |row| {
+            let short = is_short.then(|| short(row.name));
+            let name = short.as_deref().unwrap_or(row.name);
             calls.push(InlinedCall {
                 outer: row.outer,
-                function: names.add(module.id, row.name),
+                function: names.add(module.id, name),
                 code: row.code.clone(),
             });
         });

@@ -9,6 +9,7 @@
 //! | `memory_code` | code that is in no file, with its names |
 //! | `decode`, `load` | reads a trace, on all processors |
 //! | `names`, `inlined` | names of functions, modules and programs; of inlined functions |
+//! | `short_names` | short forms of demangled names |
 //! | `functions`, `calls` | functions with their counts; the call tree |
 //! | `stat` | the counts of a run, and their difference from those of another |
 //! | `call_trace`, `syscalls` | calls and returns in order; system calls |
@@ -57,6 +58,7 @@ mod names;
 mod open_calls;
 mod perf;
 mod perf_data;
+mod short_names;
 mod stat;
 mod syscalls;
 mod timeline;

@@ -11,7 +11,7 @@ use vbts_trace::profile::tree::NodeId;
 use vbts_trace::profile::{Ended, New, Seen, Sees, Watch};
 
 use super::linkage::{Joined, Linkage};
-use super::names::{PlaceName, name_places, names_of_places, shown, shown_line};
+use super::names::{PlaceName, name_places, names_of_places, shown_function, shown_line};
 use super::{Loaded, Names, Out};
 
 /// Maximum number of frames of a stack that are shown.
@@ -332,7 +332,8 @@ fn show<W: Watch>(
     let returns = frames.iter().rev().map(|frame| frame.ret);
     let places: Vec<Place> = [task.last.to].into_iter().chain(returns).collect();
     let labels = names_of_places(profile, &places);
-    let directory = profile.code().0.files.directory.clone();
+    let files = &profile.code().0.files;
+    let (directory, is_short) = (files.directory.clone(), files.short_names);
     let mut number = 0;
     for (depth, frame) in frames.iter().rev().enumerate() {
         let node = profile.tree().nodes().get(frame.node as usize);
@@ -360,7 +361,7 @@ fn show<W: Watch>(
                 .call
                 .map(|(path, line)| shown_line(&directory, &path, line));
             let inlined = PlaceName {
-                name: shown(&call.function) + INLINED,
+                name: shown_function(&call.function, is_short) + INLINED,
                 line: std::mem::replace(&mut name.line, line.unwrap_or_default()),
             };
             writeln!(out, "  {number:>4}  {inlined}")?;

@@ -12,6 +12,7 @@ use vbts_trace::profile::tree::Label;
 
 use super::Loaded;
 use super::inlined::InlinedNames;
+use super::short_names::short;
 use vbts_host::escape::{prefix, printable};
 
 /// Maximum length of a name in bytes. A longer one ends with `…`.
@@ -87,12 +88,13 @@ impl Names {
             let offsets: Vec<u64> = starts.iter().map(|(_, offset)| *offset).collect();
             let (code, modules) = profile.code();
             let directory = code.files.directory.clone();
+            let is_short = code.files.short_names;
             code.files
                 .find(modules.get(module), &offsets, &mut |n, answer| {
                     let id = starts.get(n).map_or(0, |(id, _)| *id);
                     if let Some(function) = functions.get_mut(id as usize) {
                         if let Some((name, 0)) = answer.function
-                            && let Some(name) = room.take(shown(name))
+                            && let Some(name) = room.take(shown_function(name, is_short))
                         {
                             function.name = name;
                         }
@@ -192,6 +194,14 @@ pub(crate) fn place_name(module: &Module, offset: u64) -> String {
     }
 }
 
+/// The name of a function as it is shown: in its short form if `is_short`.
+pub(crate) fn shown_function(name: &str, is_short: bool) -> String {
+    match is_short {
+        true => shown(&short(name)),
+        false => shown(name),
+    }
+}
+
 /// Text from a file in a form that is printable and not too long.
 pub(crate) fn shown(text: &str) -> String {
     let short = prefix(text, MAX_NAME);
@@ -257,13 +267,17 @@ pub(crate) fn names_of_places<W: Watch>(
         let offsets: Vec<u64> = all.iter().map(|(_, offset)| *offset).collect();
         let (code, modules) = profile.code();
         let directory = code.files.directory.clone();
+        let is_short = code.files.short_names;
         code.files
             .find(modules.get(module), &offsets, &mut |n, answer| {
                 let Some(name) = all.get(n).and_then(|(at, _)| names.get_mut(*at)) else {
                     return;
                 };
                 if let Some((function, distance)) = answer.function
-                    && let Some(function) = room.take(format!("{}+{distance:#x}", shown(function)))
+                    && let Some(function) = room.take(format!(
+                        "{}+{distance:#x}",
+                        shown_function(function, is_short)
+                    ))
                 {
                     name.name = function;
                 }

@@ -50,11 +50,14 @@ pub fn look_up(object: &ObjectFile, address: u64) {
     }
     let end = address.saturating_add(INLINED);
     object.inlined(true, address..end, &mut |inlined| {
-        let is_inside = |(start, after): &(u64, u64)| {
-            address <= *start && start < after && *after <= end
-        };
+        let is_inside =
+            |(start, after): &(u64, u64)| address <= *start && start < after && *after <= end;
         assert!(inlined.code.iter().all(is_inside), "{inlined:x?}");
-        assert!(inlined.name.len() <= MAX_PART, "{} bytes", inlined.name.len());
+        assert!(
+            inlined.name.len() <= MAX_PART,
+            "{} bytes",
+            inlined.name.len()
+        );
         true
     });
 }

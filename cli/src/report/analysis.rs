@@ -276,10 +276,11 @@ impl<'a> Report<'a> {
     fn load_range<W: Watch>(
         &self,
         mut trace: Trace,
-        files: CodeFiles,
+        mut files: CodeFiles,
         watch: W,
         range: Range,
     ) -> Result<Loaded<W>, Failure> {
+        files.short_names = self.args.short_names;
         let (tasks, progress) = (trace.tasks.take(), progress_bar());
         let loaded = vbts_analysis::load(
             trace.reader,

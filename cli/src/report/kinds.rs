@@ -56,6 +56,8 @@ pub(crate) enum Opt {
     RawFrames,
     /// `--sched`
     Sched,
+    /// `--short-names`
+    ShortNames,
     /// `--sort KEY`
     Sort,
     /// `--source PATH`
@@ -66,7 +68,7 @@ pub(crate) enum Opt {
 
 use Opt::{
     Depth, Function, Json, Least, Limit, Module, NoInline, Other, Processor, RawFrames, Sched,
-    Sort, Source, Steps,
+    ShortNames, Sort, Source, Steps,
 };
 
 impl Opt {
@@ -84,6 +86,7 @@ impl Opt {
             Processor => "--processor",
             RawFrames => "--raw-frames",
             Sched => "--sched",
+            ShortNames => "--short-names",
             Sort => "--sort",
             Source => "--source",
             Steps => "--steps",
@@ -113,7 +116,7 @@ static KINDS: [Kind; 28] = [
         |args, output| show(Shown::Json, args, output)),
     row("raw", "Records of 24 bytes, little-endian: from, to, flags; of one task", &[Processor],
         |args, output| show(Shown::Raw, args, output)),
-    row("functions", "Functions: calls, instructions and branches, without and with those of callees", &[Json, Limit, NoInline, Sort],
+    row("functions", "Functions: calls, instructions and branches, without and with those of callees", &[Json, Limit, NoInline, ShortNames, Sort],
         |args, output| by(By::Function, args, output)),
     row("stat", "Counts of the run: instructions, branches, calls, and what has most of them", &[Json],
         |args, output| counted(args, output, |trace, out| analysis::stat(&mut trace.profile, &trace.command, args.json, out))),
@@ -123,21 +126,21 @@ static KINDS: [Kind; 28] = [
         |args, output| by(By::File, args, output)),
     row("tasks", "Tasks", &[Json, Limit, Sort],
         |args, output| by(By::Task, args, output)),
-    row("calls", "The call tree", &[Json, Least, NoInline, RawFrames],
+    row("calls", "The call tree", &[Json, Least, NoInline, RawFrames, ShortNames],
         |args, output| counted(args, output, |trace, out| analysis::calls(&mut trace.profile, args.least.unwrap_or(LEAST), args.json, out))),
-    row("trace", "Calls and returns in order, with their instructions", &[Depth, Function, NoInline, RawFrames],
+    row("trace", "Calls and returns in order, with their instructions", &[Depth, Function, NoInline, RawFrames, ShortNames],
         |args, output| watched(args, output, CallTrace::new(args.depth.unwrap_or(u32::MAX), args.raw_frames), |trace, out| analysis::call_trace(&mut trace.profile, args.function.as_deref(), out))),
     row("syscalls", "System calls: how often, and instructions of the kernel, in all and of the longest", &[Json],
         |args, output| watched(args, output, SystemCalls::default(), |trace, out| analysis::system_calls(&mut trace.profile, args.json, out))),
-    row("folded", "Call stacks with their instructions, for flame graph tools", &[NoInline, RawFrames],
+    row("folded", "Call stacks with their instructions, for flame graph tools", &[NoInline, RawFrames, ShortNames],
         |args, output| counted(args, output, |trace, out| analysis::folded(&mut trace.profile, out))),
-    row("callgrind", "The call graph in Valgrind's format, for KCachegrind and callgrind_annotate", &[NoInline, RawFrames],
+    row("callgrind", "The call graph in Valgrind's format, for KCachegrind and callgrind_annotate", &[NoInline, RawFrames, ShortNames],
         |args, output| counted(args, output, |trace, out| analysis::callgrind(&mut trace.profile, &trace.title, out))),
-    row("flamegraph", "A flame graph: one SVG file", &[NoInline, RawFrames],
+    row("flamegraph", "A flame graph: one SVG file", &[NoInline, RawFrames, ShortNames],
         |args, output| counted(args, output, |trace, out| analysis::flamegraph(&mut trace.profile, &trace.title, out))),
-    row("timeline", "Functions over time, for Perfetto and Chrome's tracing", &[RawFrames],
+    row("timeline", "Functions over time, for Perfetto and Chrome's tracing", &[RawFrames, ShortNames],
         |args, output| watched(args, output, Timeline::default(), |trace, out| analysis::timeline(&mut trace.profile, out))),
-    row("firefox", "Call stacks over time, for the Firefox profiler", &[NoInline, RawFrames],
+    row("firefox", "Call stacks over time, for the Firefox profiler", &[NoInline, RawFrames, ShortNames],
         |args, output| watched(args, output, Samples::default(), |trace, out| analysis::firefox(&mut trace.profile, &trace.title, out))),
     row("lines", "Source files with the count of each line", &[Source],
         |args, output| counted(args, output, |trace, out| { let coverage = trace.coverage(); analysis::lines(&mut trace.profile, &coverage, out) })),
@@ -159,9 +162,9 @@ static KINDS: [Kind; 28] = [
         perf),
     row("diff", "Functions that a second run, OTHER, has executed more or less often", &[Limit, Module, Other],
         diff),
-    row("tail", "The last calls and returns of each task, and its stack", &[NoInline, RawFrames, Steps],
+    row("tail", "The last calls and returns of each task, and its stack", &[NoInline, RawFrames, ShortNames, Steps],
         |args, output| watched(args, output, Tail::new(args.steps.unwrap_or(STEPS), args.raw_frames), |trace, out| analysis::tail(&mut trace.profile, out))),
-    row("where", "The stack of the task of the last branch: with --to or --time, that at this moment", &[NoInline, RawFrames],
+    row("where", "The stack of the task of the last branch: with --to or --time, that at this moment", &[NoInline, RawFrames, ShortNames],
         |args, output| watched(args, output, Stacks::default(), |trace, out| analysis::moment(&mut trace.profile, out))),
 ];
 

@@ -138,6 +138,10 @@ pub(crate) struct ReportArgs {
     /// functions, which are marked with "(inlined)", have no frames and count for their callers
     #[arg(long)]
     pub no_inline: bool,
+    /// functions, calls, trace, folded, callgrind, flamegraph, timeline, firefox, tail, where: names
+    /// of functions without parameters, results and the arguments of templates and generics
+    #[arg(long)]
+    pub short_names: bool,
     /// functions, modules, files, tasks, calls, syscalls: one JSON object a line; stat: one object
     #[arg(long)]
     pub json: bool,
@@ -210,6 +214,7 @@ impl ReportArgs {
             least: None,
             raw_frames: false,
             no_inline: false,
+            short_names: false,
             json: false,
         }
     }
@@ -245,6 +250,7 @@ impl ReportArgs {
             (Opt::Least, self.least.is_some()),
             (Opt::RawFrames, self.raw_frames),
             (Opt::NoInline, self.no_inline),
+            (Opt::ShortNames, self.short_names),
             (Opt::Json, self.json),
             (Opt::Other, self.other.is_some()),
         ];
