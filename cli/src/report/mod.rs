@@ -138,8 +138,9 @@ pub(crate) struct ReportArgs {
     /// functions, which are marked with "(inlined)", have no frames and count for their callers
     #[arg(long)]
     pub no_inline: bool,
-    /// functions, calls, trace, folded, callgrind, flamegraph, timeline, firefox, tail, where: short
-    /// names of functions, without parameters, results and the arguments of templates and generics
+    /// functions, calls, trace, folded, callgrind, flamegraph, timeline, firefox, tail, where:
+    /// short names of functions, without parameters, results and the arguments of templates and
+    /// generics
     #[arg(long)]
     pub short_names: bool,
     /// functions, modules, files, tasks, calls, syscalls: one JSON object a line; stat: one object
