@@ -21,6 +21,9 @@ const SAME: &[u8] = &[0xFF];
 /// What V8 adds to the addresses of lines: perf puts the code behind the header of an ELF file.
 const ELF_HEADER: u64 = 64;
 
+/// Index of the path and number of code whose line is not known.
+const NO_LINE: (u32, u32) = (0, 0);
+
 /// Where the code of a line begins, its number, and its path.
 type Entry<'a> = (u64, u32, &'a [u8]);
 
@@ -92,13 +95,18 @@ impl Lines {
             if !function.contains(&at) || line == 0 || self.lines.len() >= MAX_LINES {
                 continue;
             }
-            let path = String::from_utf8_lossy(path);
-            let number = match self.numbers.get(path.as_ref()) {
+            // V8 writes other bytes in the place of the path for some of its baseline code.
+            let path = str::from_utf8(path).ok();
+            let Some(path) = path.filter(|path| !path.contains(char::is_control)) else {
+                self.lines.insert(at, NO_LINE);
+                continue;
+            };
+            let number = match self.numbers.get(path) {
                 Some(number) => *number,
                 None => {
                     let number = self.paths.len() as u32;
-                    self.paths.push(path.clone().into_owned());
-                    self.numbers.insert(path.into_owned(), number);
+                    self.paths.push(path.to_owned());
+                    self.numbers.insert(path.to_owned(), number);
                     number
                 }
             };
@@ -133,17 +141,51 @@ impl Lines {
     /// The line of the last address in `addresses`, which begin with that of its function.
     pub(super) fn at(&self, addresses: RangeInclusive<u64>) -> Option<(&str, u32)> {
         let (_, (path, line)) = self.lines.range(addresses).next_back()?;
-        Some((self.path(*path), *line))
+        ((*path, *line) != NO_LINE).then(|| (self.path(*path), *line))
     }
 
     /// The lines of a function: where the code of each begins, its size, number and path.
     pub(super) fn rows(&self, function: Range<u64>) -> impl Iterator<Item = (u64, u64, u32, &str)> {
         let end = function.end;
         let mut lines = self.lines.range(function).peekable();
-        std::iter::from_fn(move || {
+        let rows = std::iter::from_fn(move || {
             let (at, (path, line)) = lines.next()?;
             let next = lines.peek().map_or(end, |(next, _)| **next);
             Some((*at, next - at, *line, self.path(*path)))
-        })
+        });
+        rows.filter(|(_, _, line, _)| *line != NO_LINE.1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_printable_text() {
+        let entry = |at: u64, line: u32, path: &[u8]| {
+            [
+                &at.to_le_bytes()[..],
+                &line.to_le_bytes(),
+                &[0; 4],
+                path,
+                &[0],
+            ]
+            .concat()
+        };
+        let entries = [
+            entry(0x1000, 5, b"a.js"),
+            entry(0x1004, 6, b"\x1CS\x05"),
+            entry(0x1008, 7, b"S\xFE"),
+            entry(0x100C, 8, SAME),
+        ];
+        let head = [0x1000_u64, entries.len() as u64].map(u64::to_le_bytes);
+        let body = [head.concat(), entries.concat()].concat();
+        let mut lines = Lines::default();
+        lines.add(0x1000..0x1010, &Pending::read(&body, 0).unwrap());
+        assert_eq!(lines.at(0x1000..=0x1003), Some(("a.js", 5)));
+        assert_eq!(lines.at(0x1000..=0x100C), None);
+        let rows: Vec<_> = lines.rows(0x1000..0x1010).collect();
+        assert_eq!(rows, [(0x1000, 4, 5, "a.js")]);
     }
 }
