@@ -364,6 +364,7 @@ impl Files for CodeFiles {
                 FunctionKind::Part => SymbolKind::Part,
                 FunctionKind::Linkage => SymbolKind::Linkage,
                 FunctionKind::LinkageHeader => SymbolKind::LinkageHeader,
+                FunctionKind::Switch => SymbolKind::Switch,
                 FunctionKind::Unnamed => SymbolKind::Unnamed,
             },
         });

@@ -323,6 +323,7 @@ fn show<W: Watch>(
             Effect::Tail => "tail call",
             Effect::Enter => "enter",
             Effect::Leave => "leave",
+            Effect::Switch => "switch",
             Effect::Jump | Effect::Far | Effect::FarIndirect | Effect::Blind => "jump",
         };
         writeln!(out, "    {:indent$}{what} {from} -> {to}", "")?;
@@ -343,7 +344,12 @@ fn show<W: Watch>(
         let is_known = depth == 0
             || !matches!(
                 frames.iter().rev().nth(depth - 1).map(|frame| frame.kind),
-                Some(FrameKind::Outermost | FrameKind::Handler | FrameKind::Signal(_))
+                Some(
+                    FrameKind::Outermost
+                        | FrameKind::First
+                        | FrameKind::Handler
+                        | FrameKind::Signal(_)
+                )
             );
         if !is_known || !name.name.starts_with(label) {
             writeln!(out, "  {number:>4}  {label}")?;

@@ -185,6 +185,8 @@ pub enum FunctionKind {
     Linkage,
     /// The beginning of the procedure linkage table, which jumps to the resolver.
     LinkageHeader,
+    /// A function that continues on another stack.
+    Switch,
     /// A function that has an entry in the unwind table, and no name.
     Unnamed,
 }

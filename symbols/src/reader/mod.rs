@@ -19,6 +19,7 @@ pub mod object_file;
 pub mod objects;
 mod resolve;
 mod stream;
+mod switches;
 mod symbol_table;
 mod units;
 mod unwind;

@@ -12,7 +12,7 @@ use super::elf::{ElfFile, optional};
 use super::inlined::Inlined;
 use super::lines::Lines;
 use super::symbol_table::SymbolTable;
-use super::{linkage, unwind};
+use super::{linkage, switches, unwind};
 use crate::elf::Segment;
 use crate::protocol::{FunctionKind, FunctionRange, Refusal};
 
@@ -293,6 +293,7 @@ impl ObjectFile {
                 Kind::Symbol => match self.name(function) {
                     name if linkage::is_resolver(name) => FunctionKind::Linkage,
                     name if is_part(name) => FunctionKind::Part,
+                    name if switches::is_switch(name) => FunctionKind::Switch,
                     _ => FunctionKind::Named,
                 },
             };

@@ -33,6 +33,7 @@ pub(super) fn apply(transfer: &mut Transfer, stack: &mut Stack, context: &mut Co
             context,
         ),
         Effect::Leave => stack.far_return(target, !is_kernel(transfer.to), context),
+        Effect::Switch => stack.switch(target, context),
         Effect::Blind => stack.blind(target, context),
     }
 }
@@ -205,6 +206,11 @@ impl<F: Files, W: Watch> Profile<F, W> {
             _ if is_event => Effect::Enter,
             (_, Kind::Call) => Effect::Call,
             (_, Kind::System) => Effect::Enter,
+            (_, Kind::Return | Kind::Jump { target: None, .. })
+                if from_kind == SymbolKind::Switch && function != origin =>
+            {
+                Effect::Switch
+            }
             (_, Kind::Return) => Effect::Return,
             (_, Kind::FarReturn) => Effect::Leave,
             (_, Kind::Jump { .. } | Kind::None) if function == origin || moved => Effect::Jump,

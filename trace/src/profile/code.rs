@@ -48,6 +48,8 @@ pub enum SymbolKind {
     Linkage,
     /// The beginning of the procedure linkage table, which jumps to the resolver.
     LinkageHeader,
+    /// A function that continues on another stack, such as that of a coroutine.
+    Switch,
     /// A function whose name is not known.
     Unnamed,
 }

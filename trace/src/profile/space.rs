@@ -22,6 +22,8 @@ pub enum Effect {
     Far,
     /// It jumps there indirectly.
     FarIndirect,
+    /// It continues on another stack.
+    Switch,
     /// It enters the kernel.
     Enter,
     /// It leaves the kernel, or an event in it.

@@ -29,6 +29,8 @@ pub const NOWHERE: u64 = u64::MAX;
 pub enum FrameKind {
     /// The first one.
     Outermost,
+    /// The first one of a stack that has begun with its function.
+    First,
     /// A call.
     Call,
     /// A jump to a function, which returns to the caller of the one that jumps.
@@ -85,6 +87,8 @@ pub struct Target {
 pub struct Stack {
     frames: Vec<Frame>,
     parked: Vec<Vec<Frame>>,
+    /// The first function of the stack has returned.
+    is_over: bool,
 }
 
 impl Stack {
@@ -297,10 +301,10 @@ impl Stack {
         }
         if self.frames.len() == 1 {
             // The trace has begun in a function that was called before.
-            let frame = self.frames.first().copied();
-            let parent = frame.map(|frame| context.tree.nodes().get(frame.node as usize));
-            let program = parent.flatten().map_or(0, |node| node.parent);
+            let program = self.program(context);
+            let first = self.frames.first().map(|frame| frame.kind);
             self.begin(program, target.function, context);
+            self.is_over = first == Some(FrameKind::First);
             return;
         }
         self.resume(target, context);

@@ -182,8 +182,40 @@ pub(super) fn go(machine: &Machine) -> Result<()> {
             ("main.refuseOdd", 10),
         ],
     )?;
-    ensure!(folded.contains("main.worker"), "{folded}");
+    // The runtime starts a goroutine on a stack of its own, and calls it from nowhere.
+    let workers = || folded.lines().filter(|line| line.contains("main.worker"));
+    let begins = |line: &str| line.starts_with("kinds;main.");
+    ensure!(workers().count() > 0 && workers().all(begins), "{folded}");
+    ensure!(folded.contains("kinds;runtime.main;main.main;"), "{folded}");
+    let is_called = |line: &str| line.contains("gogo;main.");
+    ensure!(!folded.lines().any(is_called), "{folded}");
     unwound(&folded, ";main.refuseOdd", ";main.isOdd;main.refuseOdd")
+}
+
+/// Coroutines are on stacks of their own, also if they switch at the same place.
+pub(super) fn coroutines(machine: &Machine) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let compiler = tool("gcc", &["-O1", "-g", "-o"])?;
+    let (functions, folded) = of_program(machine, directory.path(), compiler, "coroutines.c")?;
+    for (name, count) in [("one", 1), ("two", 1), ("yield", 6)] {
+        let calls = functions.get(name).map(|(calls, _)| *calls);
+        ensure!(calls == Some(count), "{name}: {calls:?}");
+    }
+    for stack in [
+        "one;leaf",
+        "one;yield;leaf",
+        "one;yield;swapcontext",
+        "two;leaf",
+        "two;yield;leaf",
+    ] {
+        ensure!(
+            folded.contains(&format!("kinds;{stack} ")),
+            "{stack}: {folded}"
+        );
+    }
+    ensure!(folded.contains(";main;leaf "), "{folded}");
+    ensure!(!folded.contains("swapcontext;one") && !folded.contains("swapcontext;two"));
+    Ok(())
 }
 
 /// The instructions of a 32-bit program follow from its branches.

@@ -57,6 +57,29 @@ impl Stack {
         }
     }
 
+    /// Continues on another stack: on one that was left, or with a function on a new one.
+    pub fn switch(&mut self, target: Target, context: &mut Context<'_>) {
+        if !target.is_entry {
+            return match self.find(|frame| frame.ret == target.to) {
+                // It is the same one.
+                Some(_) if self.parked.is_empty() => self.ret(target, context),
+                _ => self.resume(target, context),
+            };
+        }
+        let program = self.program(context);
+        context.counts.switches += 1;
+        self.park(Vec::new(), context);
+        let function = target.function;
+        self.add(program, function, NOWHERE, FrameKind::First, context);
+    }
+
+    /// The node of the program of the outermost frame.
+    pub(super) fn program(&self, context: &Context<'_>) -> NodeId {
+        let outermost = self.frames.first().map_or(0, |frame| frame.node);
+        let node = context.tree.nodes().get(outermost as usize);
+        node.map_or(0, |node| node.parent)
+    }
+
     /// Continues in the middle of a function that was left.
     pub fn resume(&mut self, target: Target, context: &mut Context<'_>) {
         let is_wanted = |frame: &Frame| {
@@ -88,9 +111,7 @@ impl Stack {
             return;
         }
         context.counts.unexplained += 1;
-        let program = self.frames.first().map_or(0, |frame| frame.node);
-        let program = context.tree.nodes().get(program as usize);
-        let program = program.map_or(0, |node| node.parent);
+        let program = self.program(context);
         self.park(Vec::new(), context);
         self.begin(program, target.function, context);
     }
@@ -119,7 +140,9 @@ impl Stack {
     /// Keeps the current stack, and continues with another one.
     fn park(&mut self, next: Vec<Frame>, context: &mut Context<'_>) {
         let last = std::mem::replace(&mut self.frames, next);
-        if last.len() > 1 {
+        // What has returned from the first function of its stack does not continue.
+        let is_over = std::mem::take(&mut self.is_over);
+        if last.len() > 1 && !is_over {
             if self.parked.len() >= MAX_PARKED {
                 self.parked.remove(0);
                 context.counts.too_deep += 1;
