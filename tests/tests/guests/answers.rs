@@ -80,6 +80,7 @@ fn trials(module: &str) -> Vec<Trial> {
             ("llvm_profile", profiles::llvm_profile),
             ("guide_readme", guide::readme),
             ("guide_what_ran", guide::what_ran),
+            ("guide_languages", guide::languages),
             ("guide_coverage", guide::coverage),
             ("guide_what_happened", guide::what_happened),
             ("guide_compare_runs", guide::compare_runs),
@@ -97,6 +98,7 @@ fn trials(module: &str) -> Vec<Trial> {
             ("ia32", languages::ia32),
             ("cpp", languages::cpp),
             ("rust", languages::rust),
+            ("coroutines", languages::coroutines),
             ("go", languages::go),
         ],
     )

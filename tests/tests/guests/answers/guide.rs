@@ -11,7 +11,19 @@ use vbts_tests::machine::{self, Machine};
 use vbts_tests::programs;
 
 /// Programs that the pages compile.
-const SOURCES: [&str; 5] = ["answers.c", "calc.c", "events.c", "inlined.c", "jit.c"];
+const SOURCES: [&str; 11] = [
+    "answers.c",
+    "calc.c",
+    "events.c",
+    "inlined.c",
+    "jit.c",
+    "words.cpp",
+    "words.rs",
+    "words.go",
+    "Words.java",
+    "words.js",
+    "words.py",
+];
 /// The signal of a division by zero.
 const SIGFPE: i32 = 8;
 /// Commands that fail, because what they trace crashes: their ends, and their statuses.
@@ -209,6 +221,10 @@ pub(super) fn readme(machine: &Machine) -> Result<()> {
 
 pub(super) fn what_ran(machine: &Machine) -> Result<()> {
     run(machine, "what-ran.md")
+}
+
+pub(super) fn languages(machine: &Machine) -> Result<()> {
+    run(machine, "languages.md")
 }
 
 pub(super) fn coverage(machine: &Machine) -> Result<()> {
