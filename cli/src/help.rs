@@ -22,6 +22,7 @@ macro_rules! topics {
 topics! {
     "trace-a-program": "guide/trace-a-program.md";
     "what-ran": "guide/what-ran.md";
+    "languages": "guide/languages.md";
     "coverage": "guide/coverage.md";
     "where-time-goes": "guide/where-time-goes.md";
     "what-happened": "guide/what-happened.md";
