@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 
+use serde::Serialize;
+
 use super::budget::Budget;
 use super::object_file::ObjectFile;
 use crate::protocol::{Action, Answer, InlinedRow, LineRow, MAX_PACKET, Refusal, Reply};
@@ -12,6 +14,27 @@ use crate::protocol::{Action, Answer, InlinedRow, LineRow, MAX_PACKET, Refusal, 
 const FULL: usize = MAX_PACKET / 2;
 /// Maximum number of pieces of code of one inlined call. An answer has less than half of a packet.
 const MAX_CODE: usize = 1000;
+
+/// Items of a reply, one after the other.
+#[derive(Debug, Default)]
+struct Items {
+    count: u32,
+    bytes: Vec<u8>,
+}
+
+impl Items {
+    fn add(&mut self, item: &impl Serialize) -> io::Result<()> {
+        let bytes = std::mem::take(&mut self.bytes);
+        self.bytes = postcard::to_extend(item, bytes).map_err(io::Error::other)?;
+        self.count += 1;
+        Ok(())
+    }
+
+    /// Whether the reply has to be sent before another item is added.
+    fn is_full(&self) -> bool {
+        self.bytes.len() >= FULL
+    }
+}
 
 /// The files that were read.
 #[derive(Debug, Default)]
@@ -71,17 +94,18 @@ impl Objects {
                 absolute,
                 wanted,
             } => {
-                let (mut places, mut count) = (Vec::new(), 0);
+                let mut places = Items::default();
                 let found = self.files.get(&file).map(|f| f.places(absolute, &wanted));
                 for place in found.into_iter().flatten() {
-                    if places.len() >= FULL {
+                    if places.is_full() {
                         break;
                     }
-                    places = postcard::to_extend(&place, places).map_err(io::Error::other)?;
-                    count += 1;
+                    places.add(&place)?;
                 }
-                let places = &places;
-                send(&Reply::Places { count, places })
+                send(&Reply::Places {
+                    count: places.count,
+                    places: &places.bytes,
+                })
             }
             Action::Lines {
                 file,
@@ -133,17 +157,18 @@ impl Objects {
         first: u64,
         send: &mut dyn FnMut(&Reply<'_>) -> io::Result<()>,
     ) -> io::Result<()> {
-        let (mut functions, mut count) = (Vec::new(), 0);
+        let mut functions = Items::default();
         let ranges = file.map(|file| file.function_ranges(absolute, first));
         for range in ranges.into_iter().flatten() {
-            functions = postcard::to_extend(&range, functions).map_err(io::Error::other)?;
-            count += 1;
-            if functions.len() >= FULL {
+            functions.add(&range)?;
+            if functions.is_full() {
                 break;
             }
         }
-        let functions = &functions;
-        send(&Reply::Functions { count, functions })
+        send(&Reply::Functions {
+            count: functions.count,
+            functions: &functions.bytes,
+        })
     }
 
     fn lines(
@@ -153,40 +178,34 @@ impl Objects {
         range: std::ops::Range<u64>,
         send: &mut dyn FnMut(&Reply<'_>) -> io::Result<()>,
     ) -> io::Result<()> {
-        let (mut rows, mut count, mut next) = (Vec::new(), 0, None);
+        let (mut rows, mut next) = (Items::default(), None);
         let mut last_path = String::new();
-        let mut failure = None;
+        let mut added = Ok(());
         if let Some(file) = file {
             file.line_rows(absolute, range, &mut |start, size, line, path| {
-                if rows.len() >= FULL {
+                if rows.is_full() {
                     next = Some(start);
                     return false;
                 }
-                let is_new = count == 0 || path != last_path;
-                let row = LineRow {
+                let is_new = rows.count == 0 || path != last_path;
+                added = rows.add(&LineRow {
                     start,
                     size,
                     line,
                     path: is_new.then_some(path),
-                };
-                match postcard::to_extend(&row, std::mem::take(&mut rows)) {
-                    Ok(more) => rows = more,
-                    Err(error) => failure = Some(error),
-                }
+                });
                 if is_new {
                     path.clone_into(&mut last_path);
                 }
-                count += 1;
-                failure.is_none()
+                added.is_ok()
             });
         }
-        match failure {
-            Some(error) => Err(io::Error::other(error)),
-            None => {
-                let rows = &rows;
-                send(&Reply::Lines { count, rows, next })
-            }
-        }
+        added?;
+        send(&Reply::Lines {
+            count: rows.count,
+            rows: &rows.bytes,
+            next,
+        })
     }
 
     fn inlined(
@@ -196,43 +215,32 @@ impl Objects {
         range: std::ops::Range<u64>,
         send: &mut dyn FnMut(&Reply<'_>) -> io::Result<()>,
     ) -> io::Result<()> {
-        let (mut rows, mut count, mut failure) = (Vec::new(), 0, None);
+        let mut rows = Items::default();
+        let mut reply = |rows: &Items, is_last| {
+            send(&Reply::Inlined {
+                count: rows.count,
+                rows: &rows.bytes,
+                is_last,
+            })
+        };
+        let mut sent = Ok(());
         if let Some(file) = file {
             file.inlined(absolute, range, &mut |inlined| {
-                let mut code = inlined.code.as_slice();
-                code = code.get(..MAX_CODE).unwrap_or(code);
-                let row = InlinedRow {
+                let code = inlined.code.as_slice();
+                sent = rows.add(&InlinedRow {
                     outer: inlined.outer,
-                    code: code.to_vec(),
+                    code: code.get(..MAX_CODE).unwrap_or(code).to_vec(),
                     name: inlined.name,
                     call: inlined.call,
-                };
-                let added = postcard::to_extend(&row, std::mem::take(&mut rows));
-                let sent = added.map_err(io::Error::other).and_then(|more| {
-                    rows = more;
-                    count += 1;
-                    if rows.len() < FULL {
-                        return Ok(());
-                    }
-                    let (full, is_last) = (std::mem::take(&mut rows), false);
-                    send(&Reply::Inlined {
-                        count: std::mem::take(&mut count),
-                        rows: &full,
-                        is_last,
-                    })
                 });
-                failure = sent.err();
-                failure.is_none()
+                if sent.is_ok() && rows.is_full() {
+                    sent = reply(&std::mem::take(&mut rows), false);
+                }
+                sent.is_ok()
             });
         }
-        match failure {
-            Some(error) => Err(error),
-            None => send(&Reply::Inlined {
-                count,
-                rows: &rows,
-                is_last: true,
-            }),
-        }
+        sent?;
+        reply(&rows, true)
     }
 
     fn find(
@@ -242,8 +250,13 @@ impl Objects {
         addresses: &[u64],
         send: &mut dyn FnMut(&Reply<'_>) -> io::Result<()>,
     ) -> io::Result<()> {
-        let mut answers = Vec::new();
-        let mut count = 0;
+        let mut answers = Items::default();
+        let mut reply = |answers: &Items| {
+            send(&Reply::Found {
+                count: answers.count,
+                answers: &answers.bytes,
+            })
+        };
         for address in addresses {
             let place = file.and_then(|file| {
                 let address = match absolute {
@@ -254,24 +267,17 @@ impl Objects {
             });
             let function = place.and_then(|(file, address)| file.function(address));
             let line = place.and_then(|(file, address)| file.line(address));
-            let answer = Answer {
+            answers.add(&Answer {
                 function: function.as_ref().map(|(name, at)| (name.as_str(), *at)),
                 line: line.as_ref().map(|(path, line)| (path.as_str(), *line)),
-            };
-            answers = postcard::to_extend(&answer, answers).map_err(io::Error::other)?;
-            count += 1;
-            if answers.len() >= FULL {
-                let answers = &std::mem::take(&mut answers);
-                send(&Reply::Found { count, answers })?;
-                count = 0;
+            })?;
+            if answers.is_full() {
+                reply(&std::mem::take(&mut answers))?;
             }
         }
-        match count {
+        match answers.count {
             0 => Ok(()),
-            _ => send(&Reply::Found {
-                count,
-                answers: &answers,
-            }),
+            _ => reply(&answers),
         }
     }
 }
