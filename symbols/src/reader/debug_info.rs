@@ -42,6 +42,8 @@ pub(super) struct WholeUnits {
     file: File,
     contents: Contents,
     places: Vec<UnitPlace>,
+    /// The offsets of the shortened units, in order, with their indices in `places`.
+    shortened: Vec<(u64, usize)>,
     /// The units that were used last, the last one at the end, with their indices in `places`.
     kept: VecDeque<(usize, Rc<WholeUnit>)>,
 }
@@ -54,10 +56,13 @@ impl WholeUnits {
         contents: Contents,
         places: Vec<UnitPlace>,
     ) -> Self {
+        let shortened = places.iter().enumerate();
+        let shortened = shortened.filter_map(|(index, place)| Some((place.shortened?, index)));
         Self {
             dwarf,
             file,
             contents,
+            shortened: shortened.collect(),
             places,
             kept: VecDeque::new(),
         }
@@ -70,8 +75,9 @@ impl WholeUnits {
 
     /// The index of the unit that has this offset among the shortened ones.
     pub(super) fn shortened(&self, offset: u64) -> Option<usize> {
-        let mut places = self.places.iter();
-        places.position(|place| place.shortened == Some(offset))
+        let found = self.shortened.binary_search_by_key(&offset, |(at, _)| *at);
+        let (_, index) = self.shortened.get(found.ok()?)?;
+        Some(*index)
     }
 
     /// The index of the unit that contains `offset`.

@@ -285,8 +285,9 @@ impl ObjectFile {
         absolute: bool,
         first: u64,
     ) -> impl Iterator<Item = FunctionRange> + '_ {
+        // The names of those before it are not looked at.
         let first = usize::try_from(first).unwrap_or(usize::MAX);
-        let functions = self.functions.iter().map(|function| {
+        let functions = self.functions.iter().skip(first).map(|function| {
             let kind = match function.kind {
                 Kind::Stub | Kind::Linkage => FunctionKind::Linkage,
                 Kind::LinkageHeader => FunctionKind::LinkageHeader,
@@ -299,24 +300,22 @@ impl ObjectFile {
             };
             (function.start..function.end, kind)
         });
-        let unnamed = self.unnamed.iter();
+        let before = first.saturating_sub(self.functions.len());
+        let unnamed = self.unnamed.iter().skip(before);
         let unnamed = unnamed.map(|range| (range.clone(), FunctionKind::Unnamed));
-        functions
-            .chain(unnamed)
-            .skip(first)
-            .map(move |(range, kind)| {
-                let size = range.end.saturating_sub(range.start);
-                let (start, room) = match absolute {
-                    true => (Some(self.absolute_of_address(range.start)), size),
-                    false => self.offset_of_address(range.start),
-                };
-                FunctionRange {
-                    // The reply has an entry for each function.
-                    start: start.unwrap_or_default(),
-                    size: if start.is_some() { size.min(room) } else { 0 },
-                    kind,
-                }
-            })
+        functions.chain(unnamed).map(move |(range, kind)| {
+            let size = range.end.saturating_sub(range.start);
+            let (start, room) = match absolute {
+                true => (Some(self.absolute_of_address(range.start)), size),
+                false => self.offset_of_address(range.start),
+            };
+            FunctionRange {
+                // The reply has an entry for each function.
+                start: start.unwrap_or_default(),
+                size: if start.is_some() { size.min(room) } else { 0 },
+                kind,
+            }
+        })
     }
 
     /// The offset in the file of `address`, and how many bytes its segment has there.
