@@ -6,7 +6,9 @@ use iced_x86::Code;
 
 use super::V;
 use super::encoding::{Encoding, Legacy, OneSource, TwoSources, source};
-use super::float::{Aligned, ByImmediate, FLOAT, Low, Operand, Xmm, by_immediate, execute};
+use super::float::{
+    Aligned, ByImmediate, FLOAT, Low, Operand, Xmm, by_immediate, execute, run_by_immediate,
+};
 use super::mxcsr::{Masked, host, with_mxcsr};
 use super::rows::{Encoded, Form, Handlers, WideForm, xmm, ymm};
 use crate::exec::native::VectorForm;
@@ -21,16 +23,11 @@ by_immediate! { Cmpps = "cmpps" Cmppd = "cmppd" Cmpss = "cmpss" Cmpsd = "cmpsd" 
 
 /// CMPPS and its relatives. Bits 7:3 of the immediate have a meaning only for AVX.
 fn by_predicate<K: ByImmediate, F: Operand>(cpu: &mut Cpu, insn: &Insn) -> Exec {
-    execute::<Legacy, F>(cpu, insn, |csr, a, b| match insn.imm & 7 {
-        0 => K::run::<0>(csr, a, b),
-        1 => K::run::<1>(csr, a, b),
-        2 => K::run::<2>(csr, a, b),
-        3 => K::run::<3>(csr, a, b),
-        4 => K::run::<4>(csr, a, b),
-        5 => K::run::<5>(csr, a, b),
-        6 => K::run::<6>(csr, a, b),
-        _ => K::run::<7>(csr, a, b),
-    })
+    execute::<Legacy, F>(
+        cpu,
+        insn,
+        |csr, a, b| run_by_immediate!(K, insn.imm & 7, (csr, a, b), 0 1 2 3 4 5 6; 7),
+    )
 }
 
 /// Kernels of VCMPPS and its relatives, which have 32 predicates.
@@ -52,15 +49,10 @@ vcmp! { Vcmpps = "vcmpps" Vcmppd = "vcmppd" Vcmpss = "vcmpss" Vcmpsd = "vcmpsd" 
 /// Runs `K` with the predicate in the low five bits of an immediate.
 #[inline(always)]
 fn by_predicate_of_vex<K: ByImmediate>(imm: u64, csr: Masked, a: V, b: V) -> (V, u32) {
-    macro_rules! select {
-        ($($p:literal)*) => {
-            match imm & 31 {
-                $($p => K::run::<$p>(csr, a, b),)*
-                _ => K::run::<31>(csr, a, b),
-            }
-        };
-    }
-    select!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30)
+    run_by_immediate!(
+        K, imm & 31, (csr, a, b),
+        0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30; 31
+    )
 }
 
 fn compare_lanes<K: ByImmediate, const L: usize>(cpu: &mut Cpu, insn: &Insn) -> Exec {

@@ -13,10 +13,16 @@ use crate::state::{cr0, cr4, vector};
 pub(super) trait Encoding {
     /// Raises the exception if the system does not have the instructions on.
     fn need(cpu: &mut Cpu) -> Result<(), Abort>;
-    /// The register of the first of two sources.
-    fn first(insn: &Insn) -> u8;
+    /// The register of the first of two sources: the destination, except with [`TwoSources`].
+    #[inline(always)]
+    fn first(insn: &Insn) -> u8 {
+        insn.dst
+    }
     /// The register of the last source.
-    fn second(insn: &Insn) -> u8;
+    #[inline(always)]
+    fn second(insn: &Insn) -> u8 {
+        insn.src
+    }
     /// Sets an XMM register.
     fn set(cpu: &mut Cpu, n: u8, value: u128);
 }
@@ -27,14 +33,6 @@ impl Encoding for Legacy {
     #[inline(always)]
     fn need(cpu: &mut Cpu) -> Result<(), Abort> {
         cpu.need_sse()
-    }
-    #[inline(always)]
-    fn first(insn: &Insn) -> u8 {
-        insn.dst
-    }
-    #[inline(always)]
-    fn second(insn: &Insn) -> u8 {
-        insn.src
     }
     #[inline(always)]
     fn set(cpu: &mut Cpu, n: u8, value: u128) {
@@ -69,14 +67,6 @@ impl Encoding for OneSource {
     #[inline(always)]
     fn need(cpu: &mut Cpu) -> Result<(), Abort> {
         cpu.need_avx()
-    }
-    #[inline(always)]
-    fn first(insn: &Insn) -> u8 {
-        insn.dst
-    }
-    #[inline(always)]
-    fn second(insn: &Insn) -> u8 {
-        insn.src
     }
     #[inline(always)]
     fn set(cpu: &mut Cpu, n: u8, value: u128) {

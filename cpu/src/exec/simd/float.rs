@@ -69,6 +69,18 @@ macro_rules! by_immediate {
 }
 pub(super) use by_immediate;
 
+/// Runs the kernel `$kernel` with the value of `$imm` as its immediate: one of those before the
+/// semicolon, or else the last one.
+macro_rules! run_by_immediate {
+    ($kernel:ident, $imm:expr, $operands:tt, $($value:literal)*; $last:literal) => {
+        match $imm {
+            $($value => $kernel::run::<$value> $operands,)*
+            _ => $kernel::run::<$last> $operands,
+        }
+    };
+}
+pub(super) use run_by_immediate;
+
 /// HADDPS and its relatives: the operation on the even and the odd elements of both operands. Of
 /// two NaNs the result is that of the even element.
 macro_rules! horizontal {

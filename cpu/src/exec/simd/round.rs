@@ -6,7 +6,9 @@ use std::marker::PhantomData;
 use iced_x86::Code;
 
 use super::encoding::{Encoding, Legacy, TwoSources, source};
-use super::float::{Aligned, ByImmediate, FLOAT, Low, Operand, Xmm, by_immediate, execute};
+use super::float::{
+    Aligned, ByImmediate, FLOAT, Low, Operand, Xmm, by_immediate, execute, run_by_immediate,
+};
 use super::mxcsr::{Masked, host};
 use super::rows::{Encoded, Form, Handlers, WideForm, xmm, ymm};
 use super::{V, cast};
@@ -22,24 +24,7 @@ by_immediate! { Roundps = "roundps" Roundpd = "roundpd" Roundss = "roundss" Roun
 /// MXCSR has it instead, and whether an inexact result raises nothing.
 #[inline(always)]
 fn round<K: ByImmediate>(imm: u64, csr: Masked, a: V, b: V) -> (V, u32) {
-    match imm & 15 {
-        0 => K::run::<0>(csr, a, b),
-        1 => K::run::<1>(csr, a, b),
-        2 => K::run::<2>(csr, a, b),
-        3 => K::run::<3>(csr, a, b),
-        4 => K::run::<4>(csr, a, b),
-        5 => K::run::<5>(csr, a, b),
-        6 => K::run::<6>(csr, a, b),
-        7 => K::run::<7>(csr, a, b),
-        8 => K::run::<8>(csr, a, b),
-        9 => K::run::<9>(csr, a, b),
-        10 => K::run::<10>(csr, a, b),
-        11 => K::run::<11>(csr, a, b),
-        12 => K::run::<12>(csr, a, b),
-        13 => K::run::<13>(csr, a, b),
-        14 => K::run::<14>(csr, a, b),
-        _ => K::run::<15>(csr, a, b),
-    }
+    run_by_immediate!(K, imm & 15, (csr, a, b), 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14; 15)
 }
 
 /// Executes the instruction of the rounding kernel `K`.

@@ -4,7 +4,7 @@ use iced_x86::Code;
 
 use crate::exec::native::VectorForm;
 use crate::exec::simd::convert::{Wider, join_halves};
-use crate::exec::simd::float::{ByImmediate, Float, Mulps};
+use crate::exec::simd::float::{ByImmediate, Float, Mulps, by_immediate, run_by_immediate};
 use crate::exec::simd::mxcsr::{MASK_SHIFT, Masked, UE, host};
 use crate::exec::simd::rows::vex;
 use crate::exec::simd::{V, cast};
@@ -23,26 +23,12 @@ impl Float for Vcvtph2ps {
     }
 }
 
-/// VCVTPS2PH.
-struct Vcvtps2ph;
-impl ByImmediate for Vcvtps2ph {
-    #[inline(always)]
-    fn run<const P: u8>(csr: Masked, a: V, b: V) -> (V, u32) {
-        // SAFETY: as of `Vcvtph2ps`.
-        unsafe { host!("vcvtps2ph {a}, {b}, {p}", csr, a, b, p = const P) }
-    }
-}
+by_immediate! { Vcvtps2ph = "vcvtps2ph" }
 
 /// The low three bits of the immediate are the rounding control, or that MXCSR has it.
 #[inline(always)]
 fn to_half(imm: u64, csr: Masked, b: V) -> (V, u32) {
-    match imm & 7 {
-        0 => Vcvtps2ph::run::<0>(csr, b, b),
-        1 => Vcvtps2ph::run::<1>(csr, b, b),
-        2 => Vcvtps2ph::run::<2>(csr, b, b),
-        3 => Vcvtps2ph::run::<3>(csr, b, b),
-        _ => Vcvtps2ph::run::<4>(csr, b, b),
-    }
+    run_by_immediate!(Vcvtps2ph, imm & 7, (csr, b, b), 0 1 2 3; 4)
 }
 
 /// Whether a result is tiny. [`Cpu::float`] finds that by flushing to zero, which VCVTPS2PH does
