@@ -1,10 +1,9 @@
 //! Traces of recordings, which are kept in the user's cache: the first question about a recording
 //! replays it, and the second one does not.
 
-use std::fs::{self, DirBuilder, File, FileTimes};
+use std::fs::{self, File, FileTimes};
 use std::hash::{DefaultHasher, Hasher as _};
 use std::io::Read as _;
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -75,7 +74,7 @@ fn trace_of(
 ) -> Result<PathBuf, Failure> {
     let cannot_read = || format!("Cannot read {}", recording.display());
     let name = name_of_trace(recording, scope).with_context(cannot_read)?;
-    let Some(directory) = directory() else {
+    let Some(directory) = cache::directory(DIRECTORY) else {
         let directory = match temporary {
             Some(directory) => directory,
             None => temporary.insert(TraceDirectory::create()?),
@@ -104,16 +103,6 @@ fn trace_of(
     made?;
     shrink(&directory, &path, MAX_SIZE);
     Ok(path)
-}
-
-/// The directory of the traces; `None` if the user has no cache.
-fn directory() -> Option<PathBuf> {
-    let directory = cache::directory()?.join(DIRECTORY);
-    let created = DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(&directory);
-    created.is_ok().then_some(directory)
 }
 
 /// The name of the trace of a recording: it tells the contents, the branches, and the program that

@@ -35,7 +35,7 @@ pub(super) fn is_wanted(args: &TraceArgs) -> bool {
 pub(super) fn main(args: &TraceArgs) -> Result<u8, Failure> {
     let kind = named("stat").context("there is no report of counts")?;
     // Without a directory, the trace is not kept.
-    let kept = cache::directory().map(|directory| directory.join(FILE));
+    let kept = cache::directory("").map(|directory| directory.join(FILE));
     let directory = TraceDirectory::create()?;
     let report = ReportRequest::of(kind);
     let made = trace_and_report(args.config(), &directory, kept.as_deref(), |trace| {
