@@ -94,19 +94,16 @@ impl Graph {
     }
 }
 
-/// Where a label is: its module, its source file and its line.
+/// Module, source file and line of what a label stands for.
 fn place(names: &Names, label: Label) -> (&str, &str, u32) {
-    match label {
-        Label::Function(id) => {
-            let function = names.function(id);
-            let (file, line) = match &function.line {
-                Some((file, line)) => (file.as_str(), *line),
-                None => (UNKNOWN, 0),
-            };
-            (names.module(function.module), file, line)
-        }
-        Label::Inlined(id) => (names.module(names.inlined(id).1), UNKNOWN, 0),
-        Label::Program(_) | Label::Signal => (UNKNOWN, UNKNOWN, 0),
+    let (module, line) = names.place(label);
+    let module = match label {
+        Label::Function(_) | Label::Inlined(_) => names.module(module),
+        Label::Program(_) | Label::Signal => UNKNOWN,
+    };
+    match line {
+        Some((file, line)) => (module, file, *line),
+        None => (module, UNKNOWN, 0),
     }
 }
 

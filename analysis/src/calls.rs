@@ -2,7 +2,7 @@
 
 use std::io;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use vbts_trace::profile::Watch;
 use vbts_trace::profile::tree::{Label, Node};
 
@@ -64,18 +64,15 @@ pub fn calls<W: Watch>(
         let name = names.label(node.label);
         if as_json {
             let parent = (node.parent != at).then_some(node.parent);
-            let mut object = json!({
+            let object = json!({
                 "node": at,
                 "parent": parent,
                 "name": name,
-                "calls": node.calls,
+                "calls": node.counted_calls(),
                 "instructions": node.instructions,
                 "branches": node.branches,
                 "total": total.0,
             });
-            if let Label::Inlined(_) = node.label {
-                object["calls"] = Value::Null;
-            }
             writeln!(out, "{object}")?;
         } else {
             write!(
@@ -83,9 +80,9 @@ pub fn calls<W: Watch>(
                 "{:>14} {share:>5.1}% {:>14} ",
                 total.0, node.instructions
             )?;
-            match node.label {
-                Label::Program(_) | Label::Inlined(_) => write!(out, "{:>10}  ", "")?,
-                _ => write!(out, "{:>10}  ", node.calls)?,
+            match (node.label, node.counted_calls()) {
+                (Label::Program(_), _) | (_, None) => write!(out, "{:>10}  ", "")?,
+                (_, Some(calls)) => write!(out, "{calls:>10}  ")?,
             }
             writeln!(out, "{:indent$}{name}", "", indent = 2 * depth)?;
         }

@@ -235,7 +235,7 @@ impl CodeFiles {
         }
     }
 
-    /// Whether the module is a file that can be read.
+    /// Returns whether the file of the module can be read.
     fn has_file(&mut self, module: &Module) -> bool {
         match module.kind {
             ModuleKind::File => self.file(module).is_some(),

@@ -4,7 +4,6 @@
 use std::io;
 
 use vbts_trace::profile::Watch;
-use vbts_trace::profile::tree::Label;
 
 use super::calls::sorted_children;
 use super::names::shown;
@@ -76,7 +75,7 @@ pub fn flamegraph<W: Watch>(
             x,
             width,
             depth,
-            calls: (!matches!(node.label, Label::Inlined(_))).then_some(node.calls),
+            calls: node.counted_calls(),
         });
         if depth < MAX_DEPTH {
             push(

@@ -6,7 +6,6 @@ use std::io;
 use serde_json::json;
 use vbts_trace::profile::Watch;
 use vbts_trace::profile::functions::FunctionId;
-use vbts_trace::profile::modules::Modules;
 use vbts_trace::profile::tree::{Label, Node, Tree};
 
 use super::{Loaded, Names, Out, percent};
@@ -94,7 +93,7 @@ fn of_all_functions<W: Watch>(profile: &Loaded<W>) -> BTreeMap<Label, Row> {
     }
 }
 
-/// Whether a node stands for a function.
+/// Returns whether a node stands for a function.
 fn is_function(label: Label) -> bool {
     matches!(label, Label::Function(_) | Label::Inlined(_))
 }
@@ -182,21 +181,14 @@ pub fn functions<W: Watch>(
         By::Function => of_all_functions(profile)
             .into_iter()
             .map(|(label, row)| {
-                let (module, line) = match label {
-                    Label::Function(id) => {
-                        let name = names.function(id);
-                        (name.module, name.line.as_ref())
-                    }
-                    Label::Inlined(id) => (names.inlined(id).1, None),
-                    Label::Program(_) | Label::Signal => (Modules::UNMAPPED, None),
-                };
+                let (module, line) = names.place(label);
                 Named {
                     name: names.label(label).to_owned(),
                     place: match line {
                         Some((path, line)) => format!("{path}:{line}"),
                         None => names.short_module(module).to_owned(),
                     },
-                    has_calls: !matches!(label, Label::Inlined(_)),
+                    has_calls: label.has_calls(),
                     row,
                 }
             })
@@ -251,24 +243,19 @@ pub fn functions<W: Watch>(
     rows.truncate(limit);
     let whole = profile.counts().instructions;
     if as_json {
-        for Named {
-            name,
-            place,
-            has_calls,
-            row,
-        } in &rows
-        {
+        for named in &rows {
+            let row = &named.row;
             let mut object = json!({
-                "name": name,
+                "name": named.name,
                 "instructions": row.instructions,
                 "branches": row.branches,
             });
             if by != By::Task {
-                object["calls"] = has_calls.then_some(row.calls).into();
+                object["calls"] = named.has_calls.then_some(row.calls).into();
             }
             if by == By::Function {
                 object["total"] = row.total.into();
-                object["place"] = place.as_str().into();
+                object["place"] = named.place.as_str().into();
             }
             writeln!(out, "{object}")?;
         }
@@ -284,13 +271,8 @@ pub fn functions<W: Watch>(
         write!(out, "{:>10}  ", "calls")?;
     }
     writeln!(out)?;
-    for Named {
-        name,
-        place,
-        has_calls,
-        row,
-    } in &rows
-    {
+    for named in &rows {
+        let (name, row) = (&named.name, &named.row);
         let share = percent(row.instructions, whole);
         write!(out, "{:>14} {share:>5.1}% ", row.instructions)?;
         if has.1 {
@@ -299,11 +281,11 @@ pub fn functions<W: Watch>(
         }
         write!(out, "{:>12} ", row.branches)?;
         match has.0 {
-            true if *has_calls => write!(out, "{:>10}  ", row.calls)?,
+            true if named.has_calls => write!(out, "{:>10}  ", row.calls)?,
             true => write!(out, "{:>10}  ", "")?,
             false => {}
         }
-        match place.as_str() {
+        match named.place.as_str() {
             "" => writeln!(out, "{name}")?,
             place => writeln!(out, "{name} ({place})")?,
         }

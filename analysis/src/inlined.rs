@@ -10,7 +10,7 @@ use super::names::{Room, shown};
 
 /// Maximum number of inlined functions with names.
 const MAX_FUNCTIONS: usize = 1 << 20;
-/// What further ones are called.
+/// Name of further ones.
 const OTHERS: &str = "[other functions]";
 
 /// The names of inlined functions by their numbers.

@@ -7,7 +7,7 @@ use std::path::Path;
 use vbts_trace::profile::Watch;
 use vbts_trace::profile::functions::FunctionId;
 use vbts_trace::profile::inlined::InlinedId;
-use vbts_trace::profile::modules::{Module, ModuleId, ModuleKind, Place};
+use vbts_trace::profile::modules::{Module, ModuleId, ModuleKind, Modules, Place};
 use vbts_trace::profile::tree::Label;
 
 use super::Loaded;
@@ -152,8 +152,21 @@ impl Names {
     }
 
     /// The name of an inlined function, and the module in which it is inlined.
-    pub(crate) fn inlined(&self, id: InlinedId) -> (&str, ModuleId) {
+    fn inlined(&self, id: InlinedId) -> (&str, ModuleId) {
         self.inlined.get(id)
+    }
+
+    /// The module of what a node of the call tree stands for, and the source file and line of its
+    /// beginning.
+    pub(crate) fn place(&self, label: Label) -> (ModuleId, Option<&(String, u32)>) {
+        match label {
+            Label::Function(id) => {
+                let function = self.function(id);
+                (function.module, function.line.as_ref())
+            }
+            Label::Inlined(id) => (self.inlined(id).1, None),
+            Label::Program(_) | Label::Signal => (Modules::UNMAPPED, None),
+        }
     }
 
     /// The path of a module, or another name in brackets.

@@ -1,13 +1,13 @@
 //! Short forms of demangled names, without parameters, results and the arguments of templates.
 
-/// What begins the name of an operator.
+/// Beginning of the name of an operator.
 const OPERATOR: &str = "operator";
 /// The symbols of operators of C++ with several characters, longer ones first.
 const SYMBOLS: [&str; 24] = [
     "<=>", "<<=", ">>=", "->*", "()", "[]", "==", "!=", "<=", ">=", "<<", ">>", "&&", "||", "++",
     "--", "+=", "-=", "*=", "/=", "%=", "^=", "|=", "->",
 ];
-/// What a name has in the place of arguments.
+/// Text in the place of arguments.
 const LEFT_OUT: &str = "<…>";
 
 /// The short form of a name: `std::vector<…>::push_back` of
@@ -71,7 +71,7 @@ pub(crate) fn short(name: &str) -> String {
     }
 }
 
-/// Whether `text` begins with the name of an operator.
+/// Returns whether `text` begins with the name of an operator.
 fn is_operator(text: &str) -> bool {
     let after = text
         .strip_prefix(OPERATOR)

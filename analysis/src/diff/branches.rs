@@ -69,7 +69,7 @@ fn offsets<W: Watch>(profile: &Loaded<W>, module: ModuleId) -> impl Iterator<Ite
     of_it.map(|(edge, _)| edge.from.offset)
 }
 
-/// Whether the branch is a jump or a call. The target of a return is that of its call.
+/// Returns whether the branch is a jump or a call. The target of a return is that of its call.
 fn decides<W: Watch>(profile: &mut Loaded<W>, module: ModuleId, offset: u64) -> bool {
     let (code, modules) = profile.code();
     let line = code.line(modules, module, offset, offset, offset);

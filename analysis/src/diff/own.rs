@@ -75,7 +75,7 @@ impl OwnCode {
         }
     }
 
-    /// The same choice of branches, with none so far.
+    /// Copies the choice of branches, without the branches and the tasks.
     pub(super) fn again(&self) -> Self {
         Self::new(self.streams, self.only.as_deref())
     }

@@ -24,6 +24,14 @@ pub enum Label {
     Signal,
 }
 
+impl Label {
+    /// Returns whether calls are counted. Debugging information does not say where an inlined
+    /// function begins each time.
+    pub fn has_calls(self) -> bool {
+        !matches!(self, Self::Inlined(_))
+    }
+}
+
 /// A node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Node {
@@ -31,13 +39,19 @@ pub struct Node {
     pub parent: NodeId,
     /// What it stands for.
     pub label: Label,
-    /// Number of calls; 0 for an inlined function, of which debugging information does not say
-    /// where it begins each time.
+    /// Number of calls; 0 if [`Label::has_calls`] is false.
     pub calls: u64,
     /// Instructions that were executed in it, without its children.
     pub instructions: u64,
     /// Records of branches that were executed in it, without its children.
     pub branches: u64,
+}
+
+impl Node {
+    /// Number of calls, if they are counted.
+    pub fn counted_calls(&self) -> Option<u64> {
+        self.label.has_calls().then_some(self.calls)
+    }
 }
 
 /// Number of children that are found without the table of all, a power of two.
