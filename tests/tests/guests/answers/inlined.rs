@@ -22,14 +22,14 @@ __attribute__((noinline)) int leaf(int n)
     sum += n;
     return sum & 3;
 }
-INLINE void inner(int n)
+static inline __attribute__((always_inline)) void inner(int n)
 {
     if (leaf(n))
         sum += 2;
     if (n < 0)
         fail(n);
 }
-INLINE int outer(int n)
+static inline __attribute__((always_inline)) int outer(int n)
 {
     for (int i = 0; i < n; i++)
         inner(i);
@@ -51,11 +51,10 @@ int main(int argc, char **argv)
 /// Lines of the calls of `fail`, of `inner` in `work`, and of `work` in `main`.
 const CALLS: [&str; 3] = ["inlined.c:19)", "inlined.c:32)", "inlined.c:37)"];
 
-fn build(directory: &Path, name: &str, inline: &str) -> Result<PathBuf> {
-    let (source, program) = (directory.join("inlined.c"), directory.join(name));
+fn build(directory: &Path) -> Result<PathBuf> {
+    let (source, program) = (directory.join("inlined.c"), directory.join("inlined"));
     std::fs::write(&source, SOURCE)?;
-    let inline = format!("-DINLINE=static {inline}");
-    programs::gcc(&source, &program, &["-O2", "-g", &inline])?;
+    programs::gcc(&source, &program, &["-O2", "-g"])?;
     Ok(program)
 }
 
@@ -70,11 +69,7 @@ fn instructions(folded: &str, stack: &str) -> u64 {
 /// what it executes without their frames.
 pub(super) fn have_frames(machine: &Machine) -> Result<()> {
     let directory = tempfile::tempdir()?;
-    let program = build(
-        directory.path(),
-        "inlined",
-        "inline __attribute__((always_inline))",
-    )?;
+    let program = build(directory.path())?;
     let trace = program.with_extension("btrace");
     machine
         .trace("btrace", &trace, &["--epoch", "0"], &[program])?
@@ -135,11 +130,7 @@ pub(super) fn have_frames(machine: &Machine) -> Result<()> {
 /// The stack of a fault in an inlined function is that of GDB.
 pub(super) fn are_in_the_stack(machine: &Machine) -> Result<()> {
     let directory = tempfile::tempdir()?;
-    let program = build(
-        directory.path(),
-        "inlined",
-        "inline __attribute__((always_inline))",
-    )?;
+    let program = build(directory.path())?;
     let mut gdb = tool(
         "gdb",
         &["-nx", "-batch", "-ex", "run x", "-ex", "backtrace"],
