@@ -13,7 +13,7 @@ use signal_hook::low_level::unregister;
 use super::{Cli, Command as VbtsCommand, own_program};
 use vbts_host::exit::status;
 
-/// The pager of a user who has chosen none.
+/// Command of the pager if no variable names one.
 const DEFAULT: &str = "if command -v less >/dev/null; then less; else cat; fi";
 /// How that is called: it ends if all is on one screen, and leaves that there.
 const LESS: (&str, &str) = ("LESS", "FRX");

@@ -14,12 +14,12 @@ use crate::pipeline::merge::AgentEvent;
 /// made, and it is valid for the records that wait.
 const WAIT: u64 = 20_000_000;
 
-/// What of the recorded tasks is wanted.
+/// Choice of the recorded tasks, and of their branches.
 #[derive(Debug, Clone)]
 pub struct HostRecording {
     /// The branches.
     pub scope: LogScope,
-    /// Where the kernel tells which task it switches to.
+    /// Probes at which the kernel switches tasks.
     pub probes: Vec<Probe>,
     /// The guest's kernel is a 32-bit one.
     pub is_32_bit: bool,
@@ -70,7 +70,7 @@ impl HostRecorder {
         self.now = now;
     }
 
-    /// Whether the trace has code of a process.
+    /// Returns whether the trace has code of a process.
     pub(super) fn has_process(&self, process: u32) -> bool {
         self.processes.contains(&process)
     }

@@ -28,7 +28,7 @@ struct Batch {
 #[derive(Debug, Default)]
 struct State {
     is_32_bit: bool,
-    /// What is subtracted from the machine's time, which gives CLOCK_MONOTONIC of the guest.
+    /// Time of the machine in ns at which CLOCK_MONOTONIC of the guest was 0.
     boot: u64,
     processor: u64,
     /// The last time that the log has told.

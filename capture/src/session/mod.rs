@@ -82,7 +82,7 @@ enum RecordSource {
 }
 
 impl RecordSource {
-    /// Whether the trace has code of a process.
+    /// Returns whether the trace has code of a process.
     fn has_process(&self, process: u32) -> bool {
         match self {
             Self::Guest => true,
