@@ -12,7 +12,7 @@ use gimli::{
 use super::debug_info::{WholeUnit, WholeUnits};
 use super::demangle::{MAX_MANGLED, demangle};
 use super::lines::Data;
-use crate::protocol::MAX_PATH;
+use crate::protocol::{InlinedRow, MAX_PATH};
 use vbts_host::escape::prefix;
 
 /// Maximum number of inlined calls that are kept, and of pieces of their code together.
@@ -59,19 +59,6 @@ struct UnitCalls {
     pieces: Vec<Piece>,
     /// For each piece, the largest end of it and of those before it.
     ends: Vec<u64>,
-}
-
-/// A call that was inlined, with its code in a range of addresses.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Inlined<'a> {
-    /// Number of the inlined call in which it is, among those that were found before it.
-    pub outer: Option<u32>,
-    /// The addresses of its code, as far as they are in the range: first and first after.
-    pub code: Vec<(u64, u64)>,
-    /// The name of the function as in the source.
-    pub name: &'a str,
-    /// Path and line of the call.
-    pub call: Option<(&'a str, u32)>,
 }
 
 impl UnitCalls {
@@ -175,7 +162,7 @@ impl InlinedCalls {
         &mut self,
         shortened: u64,
         range: &Range<u64>,
-        each: &mut dyn FnMut(Inlined<'_>) -> bool,
+        each: &mut dyn FnMut(InlinedRow<'_>) -> bool,
     ) {
         let Some(index) = self.units.shortened(shortened) else {
             return;
@@ -189,7 +176,7 @@ impl InlinedCalls {
             let Some(call_at) = unit.calls.get(call as usize) else {
                 return;
             };
-            let goes_on = each(Inlined {
+            let goes_on = each(InlinedRow {
                 outer: call_at.outer.and_then(|outer| numbers.get(&outer).copied()),
                 code,
                 name: self.texts.get(call_at.name),

@@ -13,9 +13,9 @@ use gimli::{
 use super::budget::Budget;
 use super::debug_info::{Contents, WholeUnits};
 use super::elf::{ElfFile, Section, optional};
-use super::inlined::{Inlined, InlinedCalls};
+use super::inlined::InlinedCalls;
 use super::units::units;
-use crate::protocol::{MAX_PATH, Refusal};
+use crate::protocol::{InlinedRow, MAX_PATH, Refusal};
 use vbts_host::escape::prefix;
 
 /// Maximum size in bytes of a `.debug_info` that is decompressed to find inlined functions.
@@ -108,7 +108,7 @@ impl Lines {
     pub(super) fn inlined(
         &self,
         range: std::ops::Range<u64>,
-        each: &mut dyn FnMut(Inlined<'_>) -> bool,
+        each: &mut dyn FnMut(InlinedRow<'_>) -> bool,
     ) {
         let Some(inlined) = &self.inlined else {
             return;

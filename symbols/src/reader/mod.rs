@@ -11,7 +11,7 @@ pub mod budget;
 mod debug_info;
 mod demangle;
 mod elf;
-pub mod inlined;
+mod inlined;
 mod limits;
 mod lines;
 mod linkage;

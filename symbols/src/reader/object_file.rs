@@ -9,12 +9,11 @@ use vbts_trace::profile::modules::extend_32;
 use super::budget::Budget;
 use super::demangle::MAX_MANGLED;
 use super::elf::{ElfFile, optional};
-use super::inlined::Inlined;
 use super::lines::Lines;
 use super::symbol_table::SymbolTable;
 use super::{linkage, switches, unwind};
 use crate::elf::Segment;
-use crate::protocol::{FunctionKind, FunctionRange, Refusal};
+use crate::protocol::{FunctionKind, FunctionRange, InlinedRow, Refusal};
 
 /// What a function is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -387,7 +386,7 @@ impl ObjectFile {
         &self,
         absolute: bool,
         range: Range<u64>,
-        each: &mut dyn FnMut(Inlined<'_>) -> bool,
+        each: &mut dyn FnMut(InlinedRow<'_>) -> bool,
     ) {
         let start = match absolute {
             true => Some(self.address_of_absolute(range.start)),
@@ -399,14 +398,11 @@ impl ObjectFile {
         let size = range.end.saturating_sub(range.start);
         // The range is in one segment.
         let back = |address: u64| range.start.wrapping_add(address.wrapping_sub(start));
-        lines.inlined(start..start.saturating_add(size), &mut |inlined| {
-            let code = inlined.code.iter();
-            each(Inlined {
-                code: code
-                    .map(|(start, end)| (back(*start), back(*end)))
-                    .collect(),
-                ..inlined
-            })
+        lines.inlined(start..start.saturating_add(size), &mut |mut inlined| {
+            for (start, end) in &mut inlined.code {
+                (*start, *end) = (back(*start), back(*end));
+            }
+            each(inlined)
         });
     }
 

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::budget::Budget;
 use super::object_file::ObjectFile;
-use crate::protocol::{Action, Answer, InlinedRow, LineRow, MAX_PACKET, Refusal, Reply};
+use crate::protocol::{Action, Answer, LineRow, MAX_PACKET, Refusal, Reply};
 
 /// Size in bytes of answers after which they are sent. One answer has less than a quarter of it.
 const FULL: usize = MAX_PACKET / 2;
@@ -225,14 +225,9 @@ impl Objects {
         };
         let mut sent = Ok(());
         if let Some(file) = file {
-            file.inlined(absolute, range, &mut |inlined| {
-                let code = inlined.code.as_slice();
-                sent = rows.add(&InlinedRow {
-                    outer: inlined.outer,
-                    code: code.get(..MAX_CODE).unwrap_or(code).to_vec(),
-                    name: inlined.name,
-                    call: inlined.call,
-                });
+            file.inlined(absolute, range, &mut |mut inlined| {
+                inlined.code.truncate(MAX_CODE);
+                sent = rows.add(&inlined);
                 if sent.is_ok() && rows.is_full() {
                     sent = reply(&std::mem::take(&mut rows), false);
                 }
