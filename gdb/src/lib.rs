@@ -22,5 +22,6 @@ pub use registers::{Avx, Control, Fxsave, RegisterLayout, Registers};
 pub use resumption::{Direction, Resumption, StopPoint, SyscallFilter, ThreadAction, WatchAccess};
 pub use stop::{Stop, StopReason, SyscallBoundary};
 pub use target::{
-    Branch, Capabilities, ProcessInfo, Result, Target, TargetError, ThreadId, ThreadInfo,
+    Branch, BranchHistory, Capabilities, ProcessInfo, Result, Target, TargetError, ThreadId,
+    ThreadInfo,
 };

@@ -178,10 +178,19 @@ pub trait Target {
         Err(TargetError::Unsupported)
     }
 
-    /// Returns the last branches, at most `limit`, that `thread` has executed before its current
-    /// instruction, oldest first, as far as they were recorded. A replay may make them on demand.
-    fn branches(&mut self, thread: ThreadId, limit: usize) -> Result<Vec<Branch>> {
-        let _ = (thread, limit);
+    /// Returns the branches that `thread` has executed before its current instruction, the last
+    /// `limit` of them.
+    ///
+    /// With `since`, the position of an earlier answer, only those after that position: the answer
+    /// is [`TargetError::Refused`] if they are more than `limit`, or if the thread is now before
+    /// that position. Without, also those before the recording began, if a replay can make them.
+    fn branches(
+        &mut self,
+        thread: ThreadId,
+        since: Option<u64>,
+        limit: usize,
+    ) -> Result<BranchHistory> {
+        let _ = (thread, since, limit);
         Err(TargetError::Unsupported)
     }
 }
@@ -274,6 +283,16 @@ pub struct ProcessInfo {
     pub command: String,
     /// Numbers of the processors on which its threads run or ran last.
     pub processors: Vec<u32>,
+}
+
+/// Branches of a thread.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct BranchHistory {
+    /// The branches, oldest first.
+    pub branches: Vec<Branch>,
+    /// Position of the thread in its execution, such as the virtual time or a count of branches: it
+    /// grows with execution, and is the same whenever the thread is at the same place again.
+    pub position: u64,
 }
 
 /// A branch that was taken.
