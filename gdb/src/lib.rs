@@ -10,16 +10,19 @@
 //! | `resumption` | what executes until the next stop, and what stops it |
 //! | `stop` | reasons of a stop |
 //! | `file` | files that the client reads |
+//! | `server` | the session with a client: packets, and which function answers which |
 
 mod file;
 mod registers;
 mod resumption;
+mod server;
 mod stop;
 mod target;
 
 pub use file::{FileStatus, TargetFile};
 pub use registers::{Avx, Control, Fxsave, RegisterLayout, Registers};
 pub use resumption::{Direction, Resumption, StopPoint, SyscallFilter, ThreadAction, WatchAccess};
+pub use server::{Connection, SessionEnd, SessionError, serve};
 pub use stop::{Stop, StopReason, SyscallBoundary};
 pub use target::{
     Branch, BranchHistory, Capabilities, ProcessInfo, Result, Target, TargetError, ThreadId,
