@@ -102,5 +102,6 @@ pub use processor::branch_log::{
 pub use processor::clock::{Clock, HostClock};
 pub use processor::cpu::Cpu;
 pub use processor::platform::{Platform, Signals, Startup};
+pub use processor::stop_points::{Breakpoint, StopCause, StopPoints, WatchKind, Watchpoint};
 pub use state::{Activity, ArchState, Usage};
 pub use vbts_bts::DebugCtl;

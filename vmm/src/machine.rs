@@ -8,6 +8,7 @@
 mod host_time;
 mod idle;
 mod state;
+mod stop_points;
 mod virtual_time;
 
 pub use state::{MachineState, MachineStateError};
@@ -47,7 +48,8 @@ pub enum End {
     Reset,
     /// The guest switched the machine off.
     Off,
-    /// A processor has reached a probe with [`vbts_cpu::ProbeAction::Stop`].
+    /// A processor has reached a probe with [`vbts_cpu::ProbeAction::Stop`], or a stop point of a
+    /// debugger ([`Machine::take_stop_causes`]).
     Stop,
     /// The recording that is replayed ends here, and the guest did not end the run.
     Recorded,

@@ -98,6 +98,7 @@ impl SoftCpu {
                 }
             }
         }
+        self.cpu.note_fault();
         self.cpu.raise_fault(fault.stack);
     }
 }

@@ -27,13 +27,47 @@ impl SoftCpu {
     /// Finds the block at RIP.
     pub(super) fn look_up(&mut self, extent: Extent) -> Result<Found, BlockFault> {
         let hit = self.fetch()?;
+        if extent == Extent::Whole && self.cpu.has_breakpoint_near(self.linear_rip()) {
+            return self.look_up_near_breakpoint(&hit);
+        }
         let is_probed = self.cpu.pass_probe();
         if is_probed && self.cpu.pending_work.contains(VmmRequests::STOP) {
             return Ok(Found::Stop);
         }
+        self.look_up_at(&hit, extent, is_probed)
+    }
+
+    /// Finds the block at RIP, in a page with a breakpoint: nothing leads to it without a look-up.
+    /// If the breakpoint is in the block, only its first instruction is run.
+    fn look_up_near_breakpoint(&mut self, hit: &Hit) -> Result<Found, BlockFault> {
+        let found = self.look_up_at(hit, Extent::Whole, true)?;
+        let len = match &found {
+            Found::Cached(id) | Found::Probed(id) => self.cache.get(*id).map_or(0, Block::len),
+            Found::Single(block) => block.len(),
+            Found::Stop => 0,
+        };
+        let found = match self.cpu.has_breakpoint_in(self.linear_rip(), len) {
+            true => self.look_up_at(hit, Extent::One, true)?,
+            false => found,
+        };
+        self.cpu.pass_probe();
+        Ok(match self.cpu.pending_work.contains(VmmRequests::STOP) {
+            true => Found::Stop,
+            false => found,
+        })
+    }
+
+    /// Finds the block at RIP, which is translated to `hit`. Each jump to it has to look it up if
+    /// `is_probed`.
+    fn look_up_at(
+        &mut self,
+        hit: &Hit,
+        extent: Extent,
+        is_probed: bool,
+    ) -> Result<Found, BlockFault> {
         if extent == Extent::Whole
             && !is_probed
-            && let Some(id) = self.last_target(&hit)?
+            && let Some(id) = self.last_target(hit)?
         {
             return Ok(Found::Cached(id));
         }
@@ -46,7 +80,7 @@ impl SoftCpu {
         let size = self.cpu.code_size;
         for extent_of_block in [extent, Extent::Crossing] {
             if let Some(id) = self.cache.find(hit.gpa, size, extent_of_block, unchanged)
-                && let Some(key) = self.key_of(id, &hit)?
+                && let Some(key) = self.key_of(id, hit)?
             {
                 return Ok(self.found(extent, id, hit.gpa, key, is_probed));
             }
@@ -55,7 +89,7 @@ impl SoftCpu {
             Extent::One => 1,
             _ => MAX_BLOCK,
         };
-        let block = decode_block(&self.cpu, &hit, longest);
+        let block = decode_block(&self.cpu, hit, longest);
         let (extent_of_block, block) = match block.filter(|b| self.cpu.within_code_segment(b.len()))
         {
             Some(block) => (extent, block),
@@ -75,7 +109,7 @@ impl SoftCpu {
         if first {
             self.track_code(hit.gpa);
         }
-        match self.key_of(id, &hit)? {
+        match self.key_of(id, hit)? {
             Some(key) => Ok(self.found(extent, id, hit.gpa, key, is_probed)),
             None => self.decode_single().map(Found::Single),
         }

@@ -14,6 +14,7 @@ use crate::backend::jit::{Jit, NativeListener, NativeOptions, NativeStats};
 use crate::engine::cache::BlockCache;
 use crate::processor::clock::Clock;
 use crate::processor::cpu::Cpu;
+use crate::processor::stop_points::StopPoints;
 use crate::state::ArchState;
 
 /// Longest run of [`SoftCpu::run`] in instructions when time is the host's: some 50 µs.
@@ -41,7 +42,8 @@ pub enum Exit {
     Init,
     /// Triple fault.
     Shutdown,
-    /// The processor is at a probe with [`ProbeAction::Stop`](crate::ProbeAction::Stop).
+    /// The processor is at a probe with [`ProbeAction::Stop`](crate::ProbeAction::Stop), or at one
+    /// of its [`StopPoints`].
     Stop,
 }
 
@@ -131,6 +133,11 @@ impl SoftCpu {
         if removed || changes.is_overwritten {
             self.cpu.new_generation();
         }
+    }
+
+    /// Replaces the places at which the processor stops for a debugger.
+    pub fn set_stop_points(&mut self, points: StopPoints) {
+        self.cpu.set_stop_points(points);
     }
 
     /// Compares decoded code with memory before it is used again: it may have changed untracked, as

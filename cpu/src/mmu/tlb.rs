@@ -21,6 +21,9 @@ const INVALID: u64 = 1 << 63;
 /// Inverted in the tag of a write-tracked page, so that no page number equals it: a write takes the
 /// slow path, which invalidates decoded code and cached DS-area state.
 const WRITE_TRACKED: u64 = 1 << 62;
+/// Inverted in the tag of a page with a watchpoint of a debugger: all of these accesses take the
+/// slow path, which compares them.
+const WATCHED: u64 = 1 << 61;
 /// See [`Hit::global`].
 const GLOBAL_BIT: u64 = 1;
 
@@ -58,8 +61,8 @@ impl Flushed {
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 struct Entry {
-    /// Number of the linear page, with [`WRITE_TRACKED`] for a page that the fast path must not
-    /// hit.
+    /// Number of the linear page, with [`WRITE_TRACKED`] or [`WATCHED`] for a page that the fast
+    /// path must not hit.
     tag: u64,
     /// Host address minus linear address, modulo 2^64.
     addend: u64,
@@ -73,8 +76,19 @@ const EMPTY: Entry = Entry {
 impl Entry {
     /// Number of the linear page of an entry that is not empty.
     fn page(&self) -> u64 {
-        const FLAGS: u32 = 2;
+        const FLAGS: u32 = 3;
         (((self.tag << FLAGS) as i64) >> FLAGS) as u64
+    }
+
+    /// Sets or clears one of the flags of the tag.
+    fn set_flag(&mut self, flag: u64, value: bool) {
+        let flag_of_page = self.page() & flag;
+        self.tag = self.tag & !flag
+            | if value {
+                flag_of_page ^ flag
+            } else {
+                flag_of_page
+            };
     }
 }
 
@@ -284,10 +298,10 @@ impl Tlb {
         let e = &table.slots[Self::index(la)].0[kind as usize];
         let phys = table.phys[kind as usize][Self::index(la)];
         let difference = e.tag ^ Self::page(la);
-        (difference & !WRITE_TRACKED == 0).then(|| Hit {
+        (difference & !(WRITE_TRACKED | WATCHED) == 0).then(|| Hit {
             host: e.addend.wrapping_add(la) as *mut u8,
             gpa: (phys & !0xFFF) | (la & 0xFFF),
-            write_tracked: difference != 0,
+            write_tracked: difference & WRITE_TRACKED != 0,
             global: phys & GLOBAL_BIT != 0,
         })
     }
@@ -295,7 +309,7 @@ impl Tlb {
     /// Like [`Tlb::find`] for an instruction fetch. It finds each page since the last flush.
     pub(crate) fn find_fetched(&mut self, la: u64, class: Privilege) -> Option<Hit> {
         let hit = self.fetched.find(la, class)?;
-        self.insert(la, Access::Execute, class, hit);
+        self.insert(la, Access::Execute, class, hit, false);
         Some(hit)
     }
 
@@ -310,18 +324,26 @@ impl Tlb {
                 }
             }
         }
-        self.insert(la, Access::Execute, class, hit);
+        self.insert(la, Access::Execute, class, hit, false);
         flushed
     }
 
-    /// Enters a translation.
-    pub(crate) fn insert(&mut self, la: u64, kind: Access, class: Privilege, hit: Hit) {
+    /// Enters a translation, of a page with a watchpoint if `is_watched`.
+    pub(crate) fn insert(
+        &mut self,
+        la: u64,
+        kind: Access,
+        class: Privilege,
+        hit: Hit,
+        is_watched: bool,
+    ) {
         let (kind, index) = (kind as usize, Self::index(la));
         let place = self.place(class);
         let table = &mut self.tables[place];
         let tracked = if hit.write_tracked { WRITE_TRACKED } else { 0 };
+        let watched = if is_watched { WATCHED } else { 0 };
         table.slots[index].0[kind] = Entry {
-            tag: Self::page(la) ^ tracked,
+            tag: Self::page(la) ^ tracked ^ watched,
             addend: (hit.host as u64).wrapping_sub(la),
         };
         table.filled[kind][index / 64] |= 1 << (index % 64);
@@ -387,7 +409,7 @@ impl Tlb {
             for (slot, phys) in table.slots.iter_mut().zip(&table.phys[WRITE]) {
                 let e = &mut slot.0[WRITE];
                 if phys & !0xFFF == gpa & !0xFFF && e.tag != INVALID {
-                    e.tag = e.page() ^ if write_tracked { WRITE_TRACKED } else { 0 };
+                    e.set_flag(WRITE_TRACKED, write_tracked);
                 }
             }
         }
@@ -400,8 +422,22 @@ impl Tlb {
             for (slot, phys) in table.slots.iter_mut().zip(&table.phys[WRITE]) {
                 let e = &mut slot.0[WRITE];
                 if e.tag != INVALID {
-                    let tracked = is_write_tracked(phys & !0xFFF);
-                    e.tag = e.page() ^ if tracked { WRITE_TRACKED } else { 0 };
+                    e.set_flag(WRITE_TRACKED, is_write_tracked(phys & !0xFFF));
+                }
+            }
+        }
+    }
+
+    /// Sets for each linear page, by its first address, whether reads and writes take the slow path
+    /// because of a watchpoint.
+    pub(crate) fn update_watched(&mut self, is_watched: impl Fn(u64) -> bool) {
+        for table in self.used() {
+            for entries in table.slots.iter_mut().map(|slot| &mut slot.0) {
+                for kind in [Access::Read, Access::Write] {
+                    let e = &mut entries[kind as usize];
+                    if e.tag != INVALID {
+                        e.set_flag(WATCHED, is_watched(e.page() << 12));
+                    }
                 }
             }
         }
@@ -437,7 +473,7 @@ mod tests {
                 assert!(!write(&tlb, other) && found(&tlb, other).is_none());
             }
             for tracked in [false, true] {
-                tlb.insert(la, Access::Write, CLASS, hit(0x5000, tracked));
+                tlb.insert(la, Access::Write, CLASS, hit(0x5000, tracked), false);
                 for at in [tracked, !tracked, tracked] {
                     tlb.set_write_tracked(0x6000, !at);
                     tlb.set_write_tracked(0x5000, at);
@@ -468,7 +504,7 @@ mod tests {
                 global,
                 ..hit(n << 12, false)
             };
-            tlb.insert(0x40_0000, kind, CLASS, hit);
+            tlb.insert(0x40_0000, kind, CLASS, hit, false);
         }
         let left =
             |tlb: &Tlb| kinds.map(|kind| tlb.find(0x40_0000, kind, CLASS).map(|hit| hit.gpa));

@@ -243,7 +243,7 @@ impl Cpu {
     }
 
     /// CR3 without a PCID.
-    fn address_space(&self) -> u64 {
+    pub fn address_space(&self) -> u64 {
         match self.sys.cr4 & cr4::PCIDE {
             0 => self.sys.cr3,
             _ => self.sys.cr3 & !0xFFF,

@@ -19,6 +19,7 @@ use crate::processor::pending_work::PendingWork;
 use crate::processor::platform::{Platform, Signals};
 use crate::processor::pmu::Pmu;
 use crate::processor::segment::SegmentRegister;
+use crate::processor::stop_points::ActiveStops;
 use crate::processor::usage::Meter;
 use crate::state::flags::Lazy;
 use crate::state::{ArchState, MsrState, PendingEvent, SpinCount, SystemState, X87State};
@@ -103,6 +104,9 @@ pub struct Cpu {
     pub(crate) armed: bool,
     /// Branches for the VMM. The guest does not observe it, and it is no part of the state.
     pub(crate) log: Option<Box<BranchLog>>,
+    /// Where the processor stops for a debugger. The guest does not observe it, and it is no part of
+    /// the state.
+    pub(crate) stops: Option<Box<ActiveStops>>,
     /// Boxed to keep the fields that every instruction uses close together.
     pub(crate) pmu: Box<Pmu>,
     /// Guest-physical page of the DS area in which the window was last opened, or [`NO_PAGE`].
@@ -198,6 +202,7 @@ impl Cpu {
             recorder: Recorder::new(model.microarchitecture),
             armed: false,
             log: None,
+            stops: None,
             pmu: Box::new(Pmu::new(model)),
             ds_page: NO_PAGE,
             seg: [SegmentRegister::default(); 6],

@@ -255,6 +255,7 @@ impl Cpu {
         privilege: Privilege,
     ) -> Result<(), Abort> {
         self.check_aligned(la, size, alignment, privilege)?;
+        self.check_watchpoints(la, size, Access::Write)?;
         self.check_canonical_end(la, size)?;
         for part in pages(la, size) {
             match self.translate(part.la, Access::Write, privilege)? {
@@ -275,6 +276,7 @@ impl Cpu {
         privilege: Privilege,
     ) -> Result<(), Abort> {
         self.check_aligned(la, bytes.len(), alignment, privilege)?;
+        self.check_watchpoints(la, bytes.len(), Access::Read)?;
         // Both pages are translated before either is read, because the read of a device register
         // must not be repeated. The first page that faults determines CR2.
         let parts = pages(la, bytes.len());

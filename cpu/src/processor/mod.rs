@@ -27,6 +27,7 @@ mod registers;
 pub(crate) mod segment;
 pub(crate) mod spin;
 mod split_lock;
+pub mod stop_points;
 pub(crate) mod task_switch;
 mod translation;
 pub mod usage;

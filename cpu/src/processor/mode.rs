@@ -23,6 +23,9 @@ impl Cpu {
         self.update_jump_keys();
         self.update_breakpoints();
         self.update_counted_ring();
+        if self.stops.is_some() {
+            self.update_user_mode_stop();
+        }
     }
 
     /// 64-bit mode: IA-32e mode with CS.L set.

@@ -112,6 +112,7 @@ impl Cpu {
             }
         }
         if fast.is_none() {
+            self.watch(la, T::BYTES, Access::Read);
             self.watch(la, T::BYTES, Access::Write);
         }
         Ok(())
@@ -137,6 +138,7 @@ impl Cpu {
     /// one page. An access to two pages, or to a device, is not atomic.
     pub(crate) fn lockable(&mut self, la: u64, size: usize) -> Result<Option<*mut u8>, Abort> {
         self.check_writable(la, size)?;
+        self.check_watchpoints(la, size, Access::Read)?;
         if pages(la, size).nth(1).is_some() {
             return Ok(None);
         }
@@ -159,6 +161,7 @@ impl Cpu {
             self.store128(la, if found == old { new } else { found })?;
             return Ok(found);
         };
+        self.watch(la, 16, Access::Read);
         self.watch(la, 16, Access::Write);
         if is_x86_feature_detected!("cmpxchg16b") {
             // SAFETY: `host` is writable guest RAM, aligned as `la` is, and the host has the

@@ -39,6 +39,7 @@ impl Cpu {
         mut f: impl FnMut(&mut Self, T) -> T,
     ) -> Result<(), Abort> {
         self.check_writable(la, T::BYTES)?;
+        self.check_watchpoints(la, T::BYTES, Access::Read)?;
         let line = la.wrapping_add(T::BYTES as u64 - 1) & !(LINE - 1);
         let (Some(low), Some(high)) = (self.word(la)?, self.word(line)?) else {
             // An access to a device is not atomic.
@@ -73,6 +74,7 @@ impl Cpu {
             exchange(high, new.1, old.1);
         }
         drop(turn);
+        self.watch(la, T::BYTES, Access::Read);
         self.watch(la, T::BYTES, Access::Write);
         Ok(())
     }

@@ -44,14 +44,31 @@ impl Cpu {
     /// Reads memory at `la` as [`Self::translate_quietly`] translates. Returns whether all of it is
     /// RAM.
     pub fn read_quietly(&self, la: u64, bytes: &mut [u8]) -> bool {
-        bytes.iter_mut().enumerate().all(|(i, byte)| {
-            let gpa = self.translate_quietly(la.wrapping_add(i as u64));
-            let word = gpa.and_then(|gpa| Some((gpa, self.ram.read_u64(gpa & !7)?)));
-            word.is_some_and(|(gpa, word)| {
-                *byte = word.to_le_bytes()[(gpa & 7) as usize];
-                true
-            })
-        })
+        self.read_with(&self.sys, la, bytes)
+    }
+
+    /// [`Self::read_quietly`] in the state `sys`, which can have another CR3.
+    pub(super) fn read_with(&self, sys: &SystemState, la: u64, bytes: &mut [u8]) -> bool {
+        let mut done = 0;
+        while let Some(rest) = bytes.get_mut(done..).filter(|rest| !rest.is_empty()) {
+            let at = la.wrapping_add(done as u64) & self.linear_mask;
+            let here = rest.len().min(0x1000 - (at & 0xFFF) as usize);
+            let gpa = canonical(at).then(|| paging::peek(&self.ram, sys, at));
+            let is_ram = gpa.flatten().is_some_and(|gpa| {
+                rest.iter_mut().take(here).zip(gpa..).all(|(byte, gpa)| {
+                    let word = self.ram.read_u64(gpa & !7);
+                    word.is_some_and(|word| {
+                        *byte = word.to_le_bytes()[(gpa & 7) as usize];
+                        true
+                    })
+                })
+            });
+            if !is_ram {
+                return false;
+            }
+            done += here;
+        }
+        true
     }
 
     /// Translates `la` through the TLB, or through the page tables, and enters the result into the
@@ -96,7 +113,8 @@ impl Cpu {
         } else if self.watched(la, access) {
             return Ok(Target::Ram(hit));
         } else {
-            self.tlb.insert(la, access, class, hit);
+            let is_watched = self.is_watched(la);
+            self.tlb.insert(la, access, class, hit, is_watched);
         }
         if walk.large {
             self.tlb.insert_large(la);

@@ -38,6 +38,7 @@ mod pmu;
 mod registers;
 mod regressions;
 mod segments;
+mod stop_points;
 mod stops;
 mod system_calls;
 mod system_features;

@@ -7,7 +7,10 @@ use std::sync::{Arc, Mutex};
 
 use iced_x86::code_asm::*;
 use vbts_cpu::state::{ArchState, vector};
-use vbts_cpu::{Cpu, Exit, NativeOptions, Platform, Signals, SoftCpu};
+use vbts_cpu::{
+    Breakpoint, Cpu, Exit, NativeOptions, Platform, Signals, SoftCpu, StopCause, StopPoints,
+    WatchKind, Watchpoint,
+};
 use vbts_testkit::{Emit, Ram};
 
 use crate::common::{
@@ -335,6 +338,8 @@ struct Machine {
     soft: SoftCpu,
     device: Arc<Device>,
     ram: Ram,
+    /// Stops at breakpoints, and at watchpoints.
+    hits: [u64; 2],
 }
 
 impl Machine {
@@ -358,7 +363,12 @@ impl Machine {
             .unwrap();
         }
         soft.cpu.load_state(state);
-        Self { soft, device, ram }
+        Self {
+            soft,
+            device,
+            ram,
+            hits: [0; 2],
+        }
     }
 
     /// Runs to virtual time `end`, as a VMM does, with stops at most `gap` instructions apart.
@@ -371,10 +381,27 @@ impl Machine {
                 Exit::Halt { .. } => self.soft.advance_to(deadline),
                 Exit::Deadline => assert_eq!(self.soft.cpu.now(), limit.max(now)),
                 Exit::Bus => {}
+                Exit::Stop => self.pass_stop(),
                 exit => panic!("{exit:?} {:?}", self.soft.cpu),
             }
             self.device.tick(self.soft.cpu.now());
         }
+    }
+
+    /// Counts the causes of a stop, and goes on.
+    fn pass_stop(&mut self) {
+        let causes = self.soft.cpu.take_stop_causes();
+        assert!(!causes.is_empty());
+        for cause in causes {
+            match cause {
+                StopCause::Breakpoint { address } => {
+                    assert_eq!(address, self.soft.cpu.rip);
+                    self.hits[0] += 1;
+                }
+                _ => self.hits[1] += 1,
+            }
+        }
+        self.soft.cpu.leave_stop();
     }
 
     /// Compares everything that a guest can observe, and the times at which it has observed it.
@@ -430,6 +457,50 @@ fn a_stop_changes_nothing_that_follows() {
         events > 10_000 && interrupts > 1000,
         "{events} {interrupts}"
     );
+}
+
+#[test]
+fn stop_points_of_a_debugger_change_nothing() {
+    let mut hits = [0; 2];
+    for seed in 1..=24 {
+        let g = guest(seed);
+        let mut straight = Machine::new(&g, false);
+        straight.run(END, || u64::MAX);
+        for native in [false, true] {
+            let mut other = Machine::new(&g, native);
+            let mut numbers = Numbers(seed | 1 << 20);
+            // They are set, moved and removed while the code is hot. Some of the addresses are in
+            // the middle of an instruction, where there is no stop.
+            for part in 1..=6 {
+                let mut points = StopPoints::default();
+                if part % 3 != 0 {
+                    for _ in 0..numbers.below(6) {
+                        let code = [KERNEL, handler(TIMER_VECTOR), CHANGED];
+                        let base = code[numbers.below(3) as usize];
+                        points.breakpoints.push(Breakpoint {
+                            address: base + numbers.below(40),
+                            space: None,
+                        });
+                    }
+                    for _ in 0..numbers.below(3) {
+                        let data = [COUNTERS, BUFFER, BUFFER + 0x5800, DATA, BTS_BUFFER];
+                        points.watchpoints.push(Watchpoint {
+                            address: data[numbers.below(5) as usize] + numbers.below(64),
+                            len: 1 + numbers.below(100),
+                            kind: [WatchKind::Write, WatchKind::Read, WatchKind::Access]
+                                [numbers.below(3) as usize],
+                            space: None,
+                        });
+                    }
+                }
+                other.soft.set_stop_points(points);
+                other.run(END * part / 6, || u64::MAX);
+            }
+            straight.assert_same(&other, &format!("seed {seed}, native {native}"));
+            hits = [hits[0] + other.hits[0], hits[1] + other.hits[1]];
+        }
+    }
+    assert!(hits.iter().all(|n| *n > 1000), "{hits:?}");
 }
 
 #[test]

@@ -72,15 +72,17 @@ impl BranchLog {
 }
 
 impl Cpu {
-    /// Does what the probes at RIP ask for. Returns whether there are some.
+    /// Does what the probes at RIP ask for, and stops at a breakpoint. Returns whether there are
+    /// some.
     #[inline]
     pub(crate) fn pass_probe(&mut self) -> bool {
         let rip = self.linear_ip(self.rip);
+        let has_breakpoint = self.stops.is_some() && self.pass_breakpoint(rip);
         let has_probe = self.log.as_ref().is_some_and(|log| log.has_probe(rip));
         if has_probe {
             self.act_at(rip);
         }
-        has_probe
+        has_probe || has_breakpoint
     }
 
     #[cold]
