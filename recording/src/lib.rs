@@ -47,7 +47,7 @@ pub const FORMAT_VERSION: u32 = 1;
 /// Version of the behaviour of the machine. It changes whenever a guest, with the same inputs, does
 /// something else or at another time than before: a recording is replayed by programs with the
 /// same number.
-pub const REPLAY_VERSION: u32 = 2;
+pub const REPLAY_VERSION: u32 = 3;
 /// Maximum size of a block in bytes, before its compression.
 pub const MAX_BLOCK: usize = 2 << 20;
 /// Maximum size of an item in bytes.

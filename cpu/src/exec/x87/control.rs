@@ -32,7 +32,7 @@ pub(in crate::exec) fn load_status(x87: &mut X87State, value: u16) {
 }
 
 /// Brings ES and B up to date.
-fn summarize(x87: &mut X87State) {
+pub(super) fn summarize(x87: &mut X87State) {
     x87.fsw = x87.fsw & !SUMMARY | if x87.unmasked() != 0 { SUMMARY } else { 0 };
 }
 

@@ -1,12 +1,14 @@
 //! The x87 FPU: instructions D8-DF, and the MMX registers that alias it.
 //!
-//! The host's FPU computes (see [`host`]). This module checks whether the FPU may be used, and
+//! The host's FPU computes (see [`host`]), except for the transcendental instructions (see
+//! [`transcendental`]). This module checks whether the FPU may be used, and
 //! handles memory operands and the control instructions. FCS and FDS are stored as zero, as
 //! processors do that have deprecated them (SDM Vol. 1 8.1.8). For a memory operand FOP has a ModRM
 //! byte without addressing mode.
 
 mod control;
 mod host;
+mod transcendental;
 
 use iced_x86::Code;
 
@@ -18,11 +20,25 @@ use crate::state::vector;
 use crate::state::{X87State, cr0, rflags};
 
 pub(super) use control::{load_control, load_status};
+use transcendental::Operation;
 
 /// Status word: exception flags, and in the control word the masks.
 const EXCEPTIONS: u16 = 0x3F;
-/// Flag of an inexact result.
+/// Flags of an invalid operation, of a denormal operand, of a division by zero, of overflow, of
+/// underflow, of an inexact result, and of a stack fault.
+const IE: u16 = 1 << 0;
+const DE: u16 = 1 << 1;
+const ZE: u16 = 1 << 2;
+const OE: u16 = 1 << 3;
+const UE: u16 = 1 << 4;
 const PE: u16 = 1 << 5;
+const SF: u16 = 1 << 6;
+/// Condition codes: the direction of rounding or of a stack fault, and an operand out of range.
+const C1: u16 = 1 << 9;
+const C2: u16 = 1 << 10;
+/// Condition codes that comparisons set. Other instructions leave them undefined; here they keep
+/// them, on any host.
+const CONDITIONS: u16 = 1 << 8 | C2 | 1 << 14;
 /// TOP in the status word.
 const TOP: u16 = 7 << 11;
 
@@ -101,10 +117,33 @@ impl Cpu {
 // operand.
 
 fn register(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    let before = cpu.x87.fsw;
+    let flow = examine(cpu, insn)?;
+    keep_conditions(&mut cpu.x87, before);
+    Ok(flow)
+}
+
+/// An instruction that sets the condition codes.
+fn examine(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.wait_fpu()?;
-    // SAFETY: `wait_fpu` has found no pending exception. The rows of this function are defined
-    // register forms that access the FPU alone.
+    // SAFETY: `wait_fpu` has found no pending exception. The rows of this function and of
+    // `register` are defined register forms that access the FPU alone.
     unsafe { host::run_register(&mut cpu.x87, insn.aux, insn.src, 0) };
+    cpu.set_fip(insn, insn.src);
+    Ok(Flow::Next)
+}
+
+/// Gives the condition codes back that the status word `before` has.
+fn keep_conditions(x87: &mut X87State, before: u16) {
+    x87.fsw = x87.fsw & !CONDITIONS | before & CONDITIONS;
+}
+
+/// An instruction for a power, a logarithm or trigonometry.
+fn transcendental(cpu: &mut Cpu, insn: &Insn) -> Exec {
+    cpu.wait_fpu()?;
+    if let Some(operation) = Operation::of(insn.src) {
+        transcendental::execute(&mut cpu.x87, operation);
+    }
     cpu.set_fip(insn, insn.src);
     Ok(Flow::Next)
 }
@@ -113,8 +152,10 @@ fn register(cpu: &mut Cpu, insn: &Insn) -> Exec {
 fn conditional(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.wait_fpu()?;
     let flags = cpu.flags.bits();
-    // SAFETY: as in `register`. FCMOVcc also reads RFLAGS.
+    let before = cpu.x87.fsw;
+    // SAFETY: as in `examine`. FCMOVcc also reads RFLAGS.
     unsafe { host::run_register(&mut cpu.x87, insn.aux, insn.src, flags) };
+    keep_conditions(&mut cpu.x87, before);
     cpu.set_fip(insn, insn.src);
     Ok(Flow::Next)
 }
@@ -124,8 +165,10 @@ fn conditional(cpu: &mut Cpu, insn: &Insn) -> Exec {
 /// processors do.
 fn compare(cpu: &mut Cpu, insn: &Insn) -> Exec {
     cpu.wait_fpu()?;
-    // SAFETY: as in `register`. The rows also write RFLAGS.
+    let before = cpu.x87.fsw;
+    // SAFETY: as in `examine`. The rows also write RFLAGS.
     let flags = unsafe { host::run_register(&mut cpu.x87, insn.aux, insn.src, 0) };
+    keep_conditions(&mut cpu.x87, before);
     cpu.flags = Lazy::from_bits(flags & (rflags::ZF | rflags::PF | rflags::CF));
     cpu.set_fip(insn, insn.src);
     Ok(Flow::Next)
@@ -137,8 +180,14 @@ fn compare(cpu: &mut Cpu, insn: &Insn) -> Exec {
 /// `wait_fpu` has found no pending exception. `insn` has a row of `load`, `store` or `try_store`:
 /// the instructions with longer operands are those of `control`.
 unsafe fn memory(cpu: &mut Cpu, insn: &Insn, operand: &mut host::Operand, la: u64) {
+    let before = cpu.x87.fsw;
     // SAFETY: the caller's promise: those rows are defined forms with operands of at most 10 bytes.
     unsafe { host::run_memory(&mut cpu.x87, insn.aux, insn.src, operand) };
+    // FCOM, FCOMP, FICOM and FICOMP are /2 and /3 of D8, DA, DC and DE.
+    let compares = insn.aux & 1 == 0 && matches!(insn.src, 2 | 3);
+    if !compares {
+        keep_conditions(&mut cpu.x87, before);
+    }
     cpu.set_fip(insn, insn.src << 3);
     cpu.x87.fdp = la;
 }
@@ -205,8 +254,6 @@ pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
         [
             Fadd_st0_sti,
             Fmul_st0_sti,
-            Fcom_st0_sti,
-            Fcomp_st0_sti,
             Fsub_st0_sti,
             Fsubr_st0_sti,
             Fdiv_st0_sti,
@@ -217,8 +264,6 @@ pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
             Fstpnce_sti,
             Fchs,
             Fabs,
-            Ftst,
-            Fxam,
             Fld1,
             Fldl2t,
             Fldl2e,
@@ -226,27 +271,14 @@ pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
             Fldlg2,
             Fldln2,
             Fldz,
-            F2xm1,
-            Fyl2x,
-            Fptan,
-            Fpatan,
             Fxtract,
-            Fprem1,
             Fdecstp,
             Fincstp,
-            Fprem,
-            Fyl2xp1,
             Fsqrt,
-            Fsincos,
             Frndint,
             Fscale,
-            Fsin,
-            Fcos,
-            Fucompp,
             Fadd_sti_st0,
             Fmul_sti_st0,
-            Fcom_st0_sti_DCD0,
-            Fcomp_st0_sti_DCD8,
             Fsubr_sti_st0,
             Fsub_sti_st0,
             Fdivr_sti_st0,
@@ -255,12 +287,8 @@ pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
             Fxch_st0_sti_DDC8,
             Fst_sti,
             Fstp_sti,
-            Fucom_st0_sti,
-            Fucomp_st0_sti,
             Faddp_sti_st0,
             Fmulp_sti_st0,
-            Fcomp_st0_sti_DED0,
-            Fcompp,
             Fsubrp_sti_st0,
             Fsubp_sti_st0,
             Fdivrp_sti_st0,
@@ -272,6 +300,8 @@ pub(super) fn rows<B: Backend>(t: &mut Table<B>) {
         ],
         register,
     );
+    t.handler([Fcom_st0_sti, Fcomp_st0_sti, Ftst, Fxam, Fprem1, Fprem, Fucompp, Fcom_st0_sti_DCD0, Fcomp_st0_sti_DCD8, Fucom_st0_sti, Fucomp_st0_sti, Fcomp_st0_sti_DED0, Fcompp], examine);
+    t.handler([F2xm1, Fyl2x, Fptan, Fpatan, Fyl2xp1, Fsincos, Fsin, Fcos], transcendental);
     t.handler([Fcmovb_st0_sti, Fcmove_st0_sti, Fcmovbe_st0_sti, Fcmovu_st0_sti, Fcmovnb_st0_sti, Fcmovne_st0_sti, Fcmovnbe_st0_sti, Fcmovnu_st0_sti], conditional);
     t.handler([Fucomi_st0_sti, Fcomi_st0_sti, Fucomip_st0_sti, Fcomip_st0_sti], compare);
     t.handler(

@@ -8,7 +8,8 @@ pub(super) fn may_be_too_long(instruction: &Instruction) -> bool {
     instruction.is_invalid() && instruction.len() + 9 > 15
 }
 
-/// Whether an instruction estimates. Bytes that were changed can make one.
+/// Whether the last bits of an instruction's result depend on the vendor. Bytes that were changed
+/// can make one.
 pub(super) fn estimates(instruction: &Instruction) -> bool {
     use Mnemonic as M;
     matches!(
@@ -21,6 +22,14 @@ pub(super) fn estimates(instruction: &Instruction) -> bool {
             | M::Vrcpss
             | M::Vrsqrtps
             | M::Vrsqrtss
+            | M::F2xm1
+            | M::Fyl2x
+            | M::Fyl2xp1
+            | M::Fptan
+            | M::Fpatan
+            | M::Fsin
+            | M::Fcos
+            | M::Fsincos
     )
 }
 

@@ -127,7 +127,6 @@ pub(super) fn undefined_conditions(instruction: &Instruction) -> u16 {
         | M::Ftst
         | M::Fxam => 0,
         M::Fprem | M::Fprem1 => 0,
-        M::Fsin | M::Fcos | M::Fsincos | M::Fptan => C0 | C3,
         M::Fninit | M::Fnclex | M::Fstcw | M::Fnstcw | M::Fnstsw => 0,
         _ if format!("{:?}", instruction.mnemonic()).starts_with('F') => C0 | C2 | C3,
         _ => 0,
