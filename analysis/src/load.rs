@@ -136,6 +136,9 @@ fn take<W: Watch>(
 fn is_code(event: &Event) -> bool {
     matches!(
         event,
-        Event::KernelCode { .. } | Event::Code { .. } | Event::BuildId { .. }
+        Event::KernelCode { .. }
+            | Event::KernelFile { .. }
+            | Event::Code { .. }
+            | Event::BuildId { .. }
     )
 }

@@ -1,8 +1,9 @@
-//! Code of the guest's kernel that differs in its memory from that in its file.
+//! What a kept trace has of the guest's kernel, because the kernel's file lacks it.
 //!
 //! While it boots and runs, Linux patches its code: alternatives for the features of the processor,
 //! static keys and calls, returns, and the calls of ftrace. So the file has other instructions than
-//! those that the processor executed. The difference at the end of a run is part of a kept trace.
+//! those that the processor executed. The difference at the end of a run is part of a kept trace. If the
+//! file has no symbols, the trace has a file that is made from the kernel's memory.
 
 use object::read::elf::{ElfFile, FileHeader, ProgramHeader as _};
 use object::{FileKind, LittleEndian, Object as _, ObjectSection as _, SectionFlags, elf};
@@ -10,8 +11,12 @@ use vbts_trace::Event;
 use vbts_trace::profile::modules::extend_32;
 use vm_memory::{Bytes as _, GuestAddress};
 
+use crate::kernel_memory;
+use crate::machine::kernel::Kernel;
 use vbts_vmm::memory::GuestMemory;
 
+/// Bytes of the kernel's file in an event.
+const FILE_PIECE: usize = 1 << 20;
 /// Bytes that are compared at a time.
 const PIECE: usize = 64 << 10;
 /// Equal bytes between two differences that belong to one change, at most. An event has about as
@@ -37,6 +42,7 @@ struct Section {
 #[derive(Debug)]
 pub struct KernelText {
     sections: Vec<Section>,
+    has_symbols: bool,
     memory: GuestMemory,
 }
 
@@ -45,12 +51,39 @@ impl KernelText {
     pub fn new(image: &[u8], memory: &GuestMemory) -> Self {
         Self {
             sections: sections(image).unwrap_or_default(),
+            has_symbols: Kernel::parse(image).is_some(),
             memory: memory.clone(),
         }
     }
 
-    /// Returns the differences between the file and memory now, each as [`Event::KernelCode`].
-    pub fn changes(&self) -> Vec<Event> {
+    /// Returns what reports about the kernel need besides its file, as the memory has it now: the
+    /// differences from the file, each as [`Event::KernelCode`], or symbols and code in pieces,
+    /// each as [`Event::KernelFile`], if the file has no symbols.
+    pub fn events(&self) -> Vec<Event> {
+        match self.has_symbols {
+            true => self.changes(),
+            false => self.file().unwrap_or_default(),
+        }
+    }
+
+    fn file(&self) -> Option<Vec<Event>> {
+        let image = kernel_memory::image(&self.memory)?;
+        let file = match image.to_elf() {
+            Ok(file) => file,
+            Err(error) => {
+                tracing::debug!(%error, "no file with the kernel's symbols");
+                return None;
+            }
+        };
+        let pieces = file.chunks(FILE_PIECE).enumerate();
+        let pieces = pieces.map(|(number, bytes)| Event::KernelFile {
+            at: (number * FILE_PIECE) as u64,
+            bytes: bytes.into(),
+        });
+        Some(pieces.collect())
+    }
+
+    fn changes(&self) -> Vec<Event> {
         let mut changes = Vec::new();
         for section in &self.sections {
             let mut found = Vec::new();

@@ -21,7 +21,8 @@
 //! | `output` | where the trace and the program's output go |
 //! | `summary` | the end of a trace |
 //! | `machine` | the trace of a whole machine, which the software CPU logs |
-//! | `kernel_code` | what the guest's kernel has changed in its code |
+//! | `kernel_code` | what the file of the guest's kernel lacks: changes of its code, or all of it |
+//! | `kernel_memory` | symbols and code of a kernel, out of the guest's memory |
 //! | `kept` | kept traces: replay, and parts of them |
 //!
 //! # Example
@@ -68,6 +69,7 @@ pub mod format;
 mod guest_records;
 pub mod kept;
 pub mod kernel_code;
+mod kernel_memory;
 pub mod machine;
 pub mod output;
 mod pipeline;

@@ -44,6 +44,7 @@ pub(crate) fn belongs_to_a_task(event: &Event) -> bool {
             | Event::Maps { .. }
             | Event::ProcessEnd { .. }
             | Event::KernelCode { .. }
+            | Event::KernelFile { .. }
             | Event::Code { .. }
             | Event::BuildId { .. }
     )

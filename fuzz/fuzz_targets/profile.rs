@@ -126,6 +126,10 @@ fn event(input: &mut Input<'_>, kind: u8) -> Event {
             address: address(input),
             bytes: input.bytes(8).to_vec(),
         },
+        11 if other & 4 != 0 => Event::KernelFile {
+            at: address(input),
+            bytes: input.bytes(8).to_vec(),
+        },
         11 => Event::Code {
             process: id / 2,
             source: match other & 3 {

@@ -15,7 +15,9 @@
 //! | `mapped_files` | the files of the guest, and whether they are still the traced ones |
 //! | `debug_files` | separate debug files, by build ID |
 //! | `elf` | program headers and build IDs of ELF files |
+//! | `kernel_image` | ELF files for kernels whose own file has no symbols |
 //! | `labels` | labels that were made |
+//! | `system_map` | symbols of a kernel as text |
 //! | `unnamed` | files whose names are missing |
 //!
 //! # Example
@@ -42,18 +44,21 @@ mod connection;
 mod debug_files;
 pub mod elf;
 mod files;
+mod kernel_image;
 mod labels;
 mod mapped_files;
 mod protocol;
 pub mod reader;
 mod source;
 mod symbolizer;
+pub mod system_map;
 mod unnamed;
 
 pub use by_file::FileSymbols;
 pub use connection::COMMAND;
 pub use debug_files::debuginfod_cache;
 pub use files::{INLINED, InlinedAt};
+pub use kernel_image::{KernelFunction, KernelImage};
 pub use mapped_files::{MappedFiles, Problem, Problems};
 pub use protocol::{Answer, CodePlace, FunctionKind, FunctionRange, InlinedRow, Wanted};
 pub use reader::is_linkage;

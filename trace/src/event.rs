@@ -145,6 +145,14 @@ pub enum Event {
         /// The bytes in memory.
         bytes: Vec<u8>,
     },
+    /// A piece of an ELF file with the symbols and the code of the guest's kernel, if the kernel's
+    /// own file has none. It has the addresses of the running kernel.
+    KernelFile {
+        /// Offset of the piece.
+        at: u64,
+        /// The bytes.
+        bytes: Vec<u8>,
+    },
     /// Code that is in no file, or a part of what its compiler says about it.
     Code {
         /// The process.
@@ -222,7 +230,9 @@ impl Event {
             Self::BuildId { id, name } => id.len() + name.len(),
             Self::Untraced { name, reason, .. } => name.len() + reason.len(),
             Self::Maps { text, .. } => text.len(),
-            Self::KernelCode { bytes, .. } | Self::Code { bytes, .. } => bytes.len(),
+            Self::KernelCode { bytes, .. }
+            | Self::KernelFile { bytes, .. }
+            | Self::Code { bytes, .. } => bytes.len(),
             _ => 0,
         }
     }

@@ -79,6 +79,7 @@ fn event() -> impl Strategy<Value = Event> {
         (any::<u32>(), bytes()).prop_map(|(process, text)| Event::Maps { process, text }),
         any::<u32>().prop_map(|process| Event::ProcessEnd { process }),
         (any::<u64>(), bytes()).prop_map(|(address, bytes)| Event::KernelCode { address, bytes }),
+        (any::<u64>(), bytes()).prop_map(|(at, bytes)| Event::KernelFile { at, bytes }),
         (any::<(u32, u64)>(), 0..4_usize, bytes()).prop_map(|((process, at), source, bytes)| {
             use vbts_trace::CodeSource::{JitDump, Memory, PerfMap, Vdso};
             let source = [Memory, Vdso, PerfMap, JitDump][source];

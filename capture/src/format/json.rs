@@ -176,6 +176,7 @@ fn line(task: &Task, event: &Event) -> Option<String> {
         | Event::Maps { .. }
         | Event::ProcessEnd { .. }
         | Event::KernelCode { .. }
+        | Event::KernelFile { .. }
         | Event::Code { .. }
         | Event::BuildId { .. } => return None,
     })

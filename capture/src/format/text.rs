@@ -222,6 +222,7 @@ impl Format for Text {
             | Event::Maps { .. }
             | Event::ProcessEnd { .. }
             | Event::KernelCode { .. }
+            | Event::KernelFile { .. }
             | Event::Code { .. }
             | Event::BuildId { .. } => return,
         };

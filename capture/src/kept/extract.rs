@@ -124,7 +124,7 @@ pub fn write<R: Read + Seek>(
         let mut changes = Vec::new();
         let mut given = Ok(());
         reader.events_before(u64::MAX, |_, event| match event {
-            event @ Event::KernelCode { .. } => changes.push(event),
+            event @ (Event::KernelCode { .. } | Event::KernelFile { .. }) => changes.push(event),
             event if is_code(&event) && code_read > 0 => code_read -= 1,
             event if is_code(&event) && given.is_ok() => {
                 given = part.event(&Task::default(), &event);

@@ -119,7 +119,7 @@ impl Encoder {
             }
             if let Some(End {
                 mut summary,
-                kernel_code,
+                kernel,
             }) = end
             {
                 if let Some(last) = self.last.take() {
@@ -133,8 +133,8 @@ impl Encoder {
                     })?;
                     summary.filtered = Some(left_out);
                 }
-                for change in kernel_code {
-                    self.writer.event(0, &change)?;
+                for event in kernel {
+                    self.writer.event(0, &event)?;
                 }
                 summary.records = self.writer.records();
                 self.writer.finish(&summary)?;

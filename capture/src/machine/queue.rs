@@ -22,8 +22,8 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(3);
 pub(super) struct End {
     /// How it ended.
     pub summary: vbts_trace::Summary,
-    /// Code of the kernel that differs from that in its file.
-    pub kernel_code: Vec<vbts_trace::Event>,
+    /// What the kernel's file lacks.
+    pub kernel: Vec<vbts_trace::Event>,
 }
 
 /// What both sides share behind a lock.

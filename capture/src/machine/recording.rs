@@ -121,23 +121,20 @@ impl Recording {
 }
 
 impl Finisher {
-    /// Writes the rest of the file, of a run that has ended as `summary` says and in whose memory
-    /// `kernel_code` differs from the kernel's file: all that the logs have handed over. If the run
-    /// was `interrupted`, a reader that does not read is not waited for.
+    /// Writes the rest of the file, all that the logs have handed over. The run has ended as
+    /// `summary` says, and `kernel` has what the kernel's file lacks. If the run was `interrupted`,
+    /// a reader that does not read is not waited for.
     ///
     /// # Errors
     /// The file cannot be written.
     pub fn finish(
         &self,
         summary: vbts_trace::Summary,
-        kernel_code: Vec<vbts_trace::Event>,
+        kernel: Vec<vbts_trace::Event>,
         interrupted: bool,
     ) -> Result<Statistics, Failure> {
         let Self(queue) = self;
-        queue.lock().end = Some(End {
-            summary,
-            kernel_code,
-        });
+        queue.lock().end = Some(End { summary, kernel });
         queue.notify();
         let error = queue.wait_while(interrupted, |_| true).error.take();
         if queue.failed.load(Ordering::Relaxed) {

@@ -16,8 +16,8 @@ pub(crate) struct TaskSnapshot {
     live: HashMap<u32, u64>,
     /// The mappings of each process.
     maps: BTreeMap<u32, Event>,
-    /// Each [`Event::KernelCode`].
-    kernel_code: Vec<Event>,
+    /// Each [`Event::KernelCode`] and [`Event::KernelFile`].
+    kernel: Vec<Event>,
     /// Code of live processes that is in no file; for all processes, the vDSO and build IDs.
     code: BTreeMap<Option<u32>, Vec<Event>>,
     /// Its size in bytes.
@@ -103,7 +103,7 @@ impl TaskSnapshot {
                 let process = (source != CodeSource::Vdso).then_some(process);
                 self.add_code(process, event);
             }
-            Event::KernelCode { .. } => self.kernel_code.push(event),
+            Event::KernelCode { .. } | Event::KernelFile { .. } => self.kernel.push(event),
             Event::BuildId { .. } => self.add_code(None, event),
             Event::Lost(_)
             | Event::Invalid
@@ -169,7 +169,7 @@ impl TaskSnapshot {
             }
         }
         let code = self.code.into_values().flatten();
-        let of_all = self.maps.into_values().chain(self.kernel_code).chain(code);
+        let of_all = self.maps.into_values().chain(self.kernel).chain(code);
         events.extend(of_all.map(|event| (0, event)));
         for (number, of_processor) in self.processors {
             events.extend(

@@ -264,11 +264,11 @@ impl Session {
         self.writer.expect_end();
     }
 
-    /// Adds code of the guest's kernel that differs from that in its file: each an
-    /// [`Event::KernelCode`].
-    pub fn kernel_code(&mut self, changes: Vec<Event>) {
-        let mut changes = changes.into_iter();
-        let put = changes.try_for_each(|change| self.writer.put(Work::Event(change)));
+    /// Adds what the file of the guest's kernel lacks, as
+    /// [`crate::kernel_code::KernelText::events`] returns it.
+    pub fn add_kernel(&mut self, events: Vec<Event>) {
+        let mut events = events.into_iter();
+        let put = events.try_for_each(|event| self.writer.put(Work::Event(event)));
         if let Err(error) = put {
             self.error.get_or_insert(error.into());
         }

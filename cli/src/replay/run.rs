@@ -262,7 +262,7 @@ impl Replay {
             let mut session = lock(&session);
             session.end_log(machine.now());
             if let Some(text) = kernel_text {
-                session.kernel_code(text.changes());
+                session.add_kernel(text.events());
             }
         }
         if let Some(records) = records {

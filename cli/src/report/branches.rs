@@ -43,7 +43,7 @@ pub(super) enum Shown {
 pub(super) fn show(shown: Shown, args: &ReportArgs, output: Output) -> Result<(), Failure> {
     let file = TraceFile::open(args, &args.file)?;
     let mut symbols = Symbolizer::new(open_root(args)?, Path::new("/"));
-    let kernel = Kernel::find(args);
+    let kernel = Kernel::find(args)?;
     if shown == Shown::Text {
         symbols
             .start_reader(&mut own_program(), args.sandbox != SandboxMode::Off)
@@ -63,10 +63,11 @@ pub(super) fn show(shown: Shown, args: &ReportArgs, output: Output) -> Result<()
     symbols.set_directory(Path::new(&run.directory));
     if shown == Shown::Text
         && run.scope != "user"
-        && let Some((path, file)) = kernel.of(run, NO_KERNEL_NAMES)?
+        && let Some((path, file)) = kernel.of(&mut reader, NO_KERNEL_NAMES)?
     {
         symbols.set_kernel(file, &path.display().to_string());
     }
+    let run = reader.run();
     let mut replay = Replay::new(run.streams);
     let only = Only {
         tasks: tasks.as_ref(),

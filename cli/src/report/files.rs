@@ -61,7 +61,7 @@ impl Filter {
         Ok(Some(Self {
             args: args.clone(),
             symbols,
-            kernel: Kernel::find(args),
+            kernel: Kernel::find(args)?,
             to: temporary_file().context("Cannot create a temporary file")?,
         }))
     }
@@ -84,7 +84,7 @@ impl Filter {
         symbols.set_directory(Path::new(&run.directory));
         if scope != Scope::User
             && filters.have_names()
-            && let Some((path, file)) = kernel.of(run, NO_KERNEL_NAMES)?
+            && let Some((path, file)) = kernel.of(reader, NO_KERNEL_NAMES)?
         {
             symbols.set_kernel(file, &path.display().to_string());
         }
@@ -232,7 +232,7 @@ impl Source {
         let symbols = FileSymbols::new(open_root(args)?, &mut own_program(), confined);
         Ok(Self {
             trace: TraceFile::open(args, path)?,
-            kernel: Kernel::find(args),
+            kernel: Kernel::find(args)?,
             symbols: symbols.context("Cannot start the process that reads symbols")?,
             memory: MemoryCode::new().context("Cannot make a file in memory")?,
         })
@@ -244,13 +244,13 @@ impl Source {
     /// It is no trace, or there is no kernel.
     pub(super) fn read(self) -> Result<(Trace, CodeFiles), Failure> {
         let traced = self.trace.traced;
-        let trace = self.trace.read()?;
+        let mut trace = self.trace.read()?;
         let run = trace.reader.run();
         let directory = run.directory.clone().into();
         let mut files = CodeFiles::new(self.symbols, self.memory, directory, traced);
         if run.scope != "user"
             && let Some((path, file)) = self.kernel.of(
-                run,
+                &mut trace.reader,
                 "the kernel's branches are counted, but not its instructions",
             )?
         {

@@ -104,6 +104,9 @@ pub(crate) struct ReportArgs {
     /// The guest kernel, for the names of its functions (default: the one that was traced)
     #[arg(long, value_name = "FILE")]
     pub kernel: Option<PathBuf>,
+    /// The symbols of the guest kernel as text: System.map, or a copy of the guest's /proc/kallsyms
+    #[arg(long, value_name = "FILE", conflicts_with = "kernel")]
+    pub system_map: Option<PathBuf>,
     /// functions, modules, files, tasks, diff: at most N rows; assembly: N functions (default: 100)
     #[arg(long, value_name = "N")]
     pub limit: Option<usize>,
@@ -161,6 +164,9 @@ pub(crate) fn main(args: &ReportArgs) -> Result<u8, Failure> {
     if let Some(kernel) = &args.kernel {
         uses.reads("--kernel", kernel);
     }
+    if let Some(map) = &args.system_map {
+        uses.reads("--system-map", map);
+    }
     if let Some(output) = &args.output {
         uses.writes("--output", output);
     }
@@ -205,6 +211,7 @@ impl ReportArgs {
             scope: None,
             root: "/".into(),
             kernel: None,
+            system_map: None,
             limit: None,
             sort: None,
             source: Vec::new(),

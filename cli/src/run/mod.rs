@@ -122,7 +122,7 @@ pub(crate) fn run(config: &RunConfig) -> Result<u8, Failure> {
     terminal.restore();
     if let Some((config, recording)) = recording.as_ref().zip(frontend.recording.take()) {
         machine.end_recording();
-        let changes = kernel_text.map(|text| text.changes()).unwrap_or_default();
+        let changes = kernel_text.map(|text| text.events()).unwrap_or_default();
         let end = match &outcome {
             Ok(_) if is_stopped => RunEnd::Stopped,
             Ok(status) => RunEnd::Program(ExitStatus::Code(*status)),

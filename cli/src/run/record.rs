@@ -156,8 +156,8 @@ impl RecordConfig {
         Ok(probes)
     }
 
-    /// Writes the end of the file, of a run that ended so, and reports its size. `kernel_code`
-    /// differs from the kernel's file. If the run was `interrupted`, a reader that does not read is
+    /// Writes the end of the file, of a run that ended so, and reports its size. `kernel`
+    /// has what the kernel's file lacks. If the run was `interrupted`, a reader that does not read is
     /// not waited for.
     ///
     /// # Errors
@@ -167,9 +167,9 @@ impl RecordConfig {
         recording: &Finisher,
         end: RunEnd,
         interrupted: bool,
-        kernel_code: Vec<vbts_trace::Event>,
+        kernel: Vec<vbts_trace::Event>,
     ) -> Result<(), Failure> {
-        let statistics = recording.finish(summary(end), kernel_code, interrupted)?;
+        let statistics = recording.finish(summary(end), kernel, interrupted)?;
         let (records, bytes) = (statistics.records, statistics.bytes);
         if let (Some(point), 0) = (&self.from, records) {
             say(format_args!(

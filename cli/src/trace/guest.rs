@@ -255,7 +255,7 @@ impl TracedGuest {
             lock(&self.session).restore_terminal(restorer);
         }
         if let Some(text) = self.kernel_text {
-            lock(&self.session).kernel_code(text.changes());
+            lock(&self.session).add_kernel(text.events());
         }
         self.progress.finish_and_clear();
         tracing::debug!(
@@ -375,7 +375,8 @@ fn name_kernel(symbols: &mut Symbolizer, kernel: &Path, file: Option<File>, quie
         None if quiet => {}
         None => say(format_args!(
             "{} has no symbols, so the trace shows the kernel's addresses without names; \
-             an uncompressed vmlinux has them",
+             an uncompressed vmlinux has them, and a kept trace (--output FILE.btrace) takes them \
+             from the kernel's memory",
             kernel.display()
         )),
     }

@@ -5,6 +5,7 @@
 //! it also makes the root file system that the others need. `VBTS_GUEST_ROOTFS` replaces the
 //! directory `target/guest-rootfs`.
 
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
@@ -42,6 +43,10 @@ fn trials(module: &str) -> Vec<Trial> {
                 terminal,
             ),
             ("boots_from_a_disk", disk),
+            (
+                "a_recording_has_the_names_of_a_kernel_without_a_file",
+                names,
+            ),
             ("sigterm_shuts_down_debian", sigterm),
         ],
     )
@@ -107,6 +112,65 @@ pub fn boot(machine: &Machine, initrd: &Path, options: &[&str]) -> Result<Comman
         .arg(initrd)
         .args(options);
     Ok(command)
+}
+
+/// The kernel is a bzImage, which moves itself to a random address. The names in its recording are
+/// those that the guest reads in `/proc/kallsyms`.
+fn names(machine: &Machine) -> Result<()> {
+    const JOB: &str = "
+        grep ' [tT] [a-z_0-9]*$' /proc/kallsyms > /symbols; wc -l < /symbols
+        awk 'NR % 16 == 0 { print \"symbol\", $1, $3 }' /symbols; poweroff -f";
+    let directory = tempfile::tempdir()?;
+    let initrd = initrd(directory.path(), JOB)?;
+    let recording = directory.path().join("boot.btrace");
+    let mut command = boot(machine, &initrd, &["--record-last", "2000000", "--record"])?;
+    command.arg(&recording).stdin(Stdio::null());
+    let run = machine::finish_within(command, PATIENCE)?.expect(0)?;
+    let mut symbols: HashMap<&str, Vec<u64>> = HashMap::new();
+    let console = String::from_utf8_lossy(&run.stdout);
+    for line in console.lines() {
+        if let Some(symbol) = line.trim_end().strip_prefix("symbol ")
+            && let Some((address, name)) = symbol.split_once(' ')
+        {
+            let address = u64::from_str_radix(address, 16)?;
+            symbols.entry(name).or_default().push(address);
+        }
+    }
+    let report = |words: &[&str]| -> Result<String> {
+        let mut command = machine.command(["report"]);
+        command.args(words).arg(&recording);
+        let run = machine::finish_within(command, PATIENCE)?.expect(0)?;
+        Ok(String::from_utf8(run.stdout)?)
+    };
+    let text = report(&["text"])?;
+    let mut compared = HashSet::new();
+    for words in text.lines().flat_map(|line| line.split(" -> ")) {
+        let Some((address, label)) = words.split_once(' ') else {
+            continue;
+        };
+        let label = label.split(' ').next().unwrap_or_default();
+        if let Some((name, offset)) = label.rsplit_once("+0x")
+            && let Some(starts) = symbols.get(name)
+        {
+            let offset = u64::from_str_radix(offset, 16)?;
+            let start = u64::from_str_radix(address, 16)? - offset;
+            ensure!(starts.contains(&start), "{words}: {name} is at {starts:x?}");
+            compared.insert(name);
+        }
+    }
+    ensure!(
+        compared.len() > 50,
+        "{} of {} names were compared",
+        compared.len(),
+        symbols.len()
+    );
+    let functions = report(&["functions", "--json"])?;
+    let counted = functions
+        .lines()
+        .filter(|line| !line.contains("\"instructions\":0,"));
+    let (counted, all) = (counted.count(), functions.lines().count());
+    ensure!(counted > all / 2, "{counted} of {all} functions have code");
+    Ok(())
 }
 
 fn devices(machine: &Machine) -> Result<()> {

@@ -25,6 +25,7 @@ const KERNEL_CODE: u8 = 15;
 const NAME: u8 = 16;
 const CODE: u8 = 17;
 const BUILD_ID: u8 = 18;
+const KERNEL_FILE: u8 = 19;
 const ADDRESS_SPACE: u8 = 32;
 const SWITCH: u8 = 33;
 const GAP: u8 = 34;
@@ -133,6 +134,11 @@ impl Event {
                 varint::push(out, *address);
                 push_bytes(out, bytes);
                 KERNEL_CODE
+            }
+            Self::KernelFile { at, bytes } => {
+                varint::push(out, *at);
+                push_bytes(out, bytes);
+                KERNEL_FILE
             }
             Self::Code {
                 process,
@@ -243,6 +249,10 @@ impl Event {
             },
             KERNEL_CODE => Self::KernelCode {
                 address: cursor.number()?,
+                bytes: cursor.bytes()?.into(),
+            },
+            KERNEL_FILE => Self::KernelFile {
+                at: cursor.number()?,
                 bytes: cursor.bytes()?.into(),
             },
             CODE => {

@@ -1,0 +1,148 @@
+//! ELF files for kernels whose own file has no symbols, such as a bzImage.
+
+use object::Endianness;
+use object::elf;
+use object::write::elf::{FileHeader, ProgramHeader, SectionHeader, Sym, Writer};
+
+/// A function of a kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KernelFunction {
+    /// Its linear address while the kernel runs.
+    pub address: u64,
+    /// Its name, without zero bytes.
+    pub name: Vec<u8>,
+}
+
+/// The names of a kernel's functions, and its code as far as it is known.
+#[derive(Debug, Default)]
+pub struct KernelImage {
+    /// The addresses have 64 bits.
+    pub is_64_bit: bool,
+    /// The functions, in any order.
+    pub functions: Vec<KernelFunction>,
+    /// Linear address of the code, and its bytes.
+    pub code: (u64, Vec<u8>),
+}
+
+impl KernelImage {
+    /// Encodes the image as an ELF file that has the addresses of the running kernel. A function
+    /// has no size: it extends to the next one.
+    ///
+    /// # Errors
+    /// The file would exceed the limits of its class.
+    pub fn to_elf(&self) -> Result<Vec<u8>, object::write::Error> {
+        let (address, code) = &self.code;
+        let mut out = Vec::new();
+        let mut writer = Writer::new(Endianness::Little, self.is_64_bit, &mut out);
+
+        writer.reserve_null_section_index();
+        let text_name = writer.add_section_name(b".text");
+        let text = writer.reserve_section_index();
+        writer.reserve_symtab_section_index();
+        writer.reserve_strtab_section_index();
+        writer.reserve_shstrtab_section_index();
+        writer.reserve_null_symbol_index();
+        let names: Vec<_> = self
+            .functions
+            .iter()
+            .map(|function| {
+                writer.reserve_symbol_index(Some(text));
+                writer.add_string(&function.name)
+            })
+            .collect();
+        writer.reserve_file_header();
+        writer.reserve_program_headers(1);
+        let offset = writer.reserve(code.len() as u64, 16);
+        writer.reserve_symtab();
+        writer.reserve_strtab()?;
+        writer.reserve_shstrtab()?;
+        writer.reserve_section_headers();
+
+        writer.write_file_header(&FileHeader {
+            os_abi: elf::ELFOSABI_NONE,
+            abi_version: 0,
+            e_type: elf::ET_EXEC,
+            e_machine: match self.is_64_bit {
+                true => elf::EM_X86_64,
+                false => elf::EM_386,
+            },
+            e_entry: 0,
+            e_flags: elf::FileFlags(0),
+        })?;
+        writer.write_align_program_headers();
+        writer.write_program_header(&ProgramHeader {
+            p_type: elf::PT_LOAD,
+            p_flags: elf::PF_R | elf::PF_X,
+            p_offset: offset,
+            p_vaddr: *address,
+            p_paddr: *address,
+            p_filesz: code.len() as u64,
+            p_memsz: code.len() as u64,
+            p_align: 1,
+        });
+        writer.write_align(16);
+        writer.write(code);
+        writer.write_null_symbol();
+        for (function, name) in self.functions.iter().zip(names) {
+            writer.write_symbol(&Sym {
+                section: Some(text.0),
+                st_name: writer.string_offset(Some(name)),
+                st_info: elf::SymbolInfo::new(elf::STB_GLOBAL, elf::STT_FUNC),
+                st_other: elf::SymbolOther(0),
+                st_shndx: elf::SHN_UNDEF,
+                st_value: function.address,
+                st_size: 0,
+            });
+        }
+        writer.write_strtab();
+        writer.write_shstrtab();
+        writer.write_null_section_header();
+        writer.write_section_header(&SectionHeader {
+            sh_name: writer.section_name_offset(Some(text_name)),
+            sh_type: elf::SHT_PROGBITS,
+            sh_flags: elf::SHF_ALLOC | elf::SHF_EXECINSTR,
+            sh_addr: *address,
+            sh_offset: offset,
+            sh_size: code.len() as u64,
+            sh_link: 0,
+            sh_info: 0,
+            sh_addralign: 16,
+            sh_entsize: 0,
+        });
+        writer.write_symtab_section_header(1);
+        writer.write_strtab_section_header();
+        writer.write_shstrtab_section_header();
+        Ok(out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use object::{Object as _, ObjectSegment as _, ObjectSymbol as _};
+
+    #[test]
+    fn the_file_has_the_functions_and_the_code() {
+        for (is_64_bit, start) in [(true, 0xFFFF_FFFF_B100_0000), (false, 0xC100_0000)] {
+            let function = |distance, name: &[u8]| KernelFunction {
+                address: start + distance,
+                name: name.to_vec(),
+            };
+            let image = KernelImage {
+                is_64_bit,
+                functions: vec![function(0x10, b"first"), function(0x4000, b"of_a_module")],
+                code: (start, vec![0x90; 0x20]),
+            };
+            let bytes = image.to_elf().unwrap();
+            let file = object::File::parse(&bytes[..]).unwrap();
+            assert_eq!(file.is_64(), is_64_bit);
+            let symbols = file.symbols().map(|s| (s.address(), s.name().unwrap()));
+            let symbols: Vec<_> = symbols.collect();
+            let expected = [(start + 0x10, "first"), (start + 0x4000, "of_a_module")];
+            assert_eq!(symbols, expected);
+            let segment = file.segments().next().unwrap();
+            assert_eq!(segment.address(), start);
+            assert_eq!(segment.data().unwrap(), [0x90; 0x20]);
+        }
+    }
+}
