@@ -91,6 +91,8 @@ fn not_enabled() -> TargetError {
 /// `Qbtrace-conf:bts:size=SIZE`: the size of the buffer in bytes.
 pub(super) fn set_size(session: &mut Session<'_>, mut arguments: Arguments<'_>) -> Result<Outcome> {
     session.require(Capabilities::BRANCH_TRACE)?;
+    // GDB is alone in writing this number so.
+    arguments.skip("0x");
     let size = arguments.number32()?;
     arguments.end()?;
     session.branch_trace.size = size.clamp(RECORD_SIZE, MAX_SIZE);

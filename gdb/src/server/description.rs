@@ -82,8 +82,8 @@ const CR4: Bits = &[
 ];
 const EFER: Bits = &[("SCE", 0), ("LME", 8), ("LMA", 10), ("NXE", 11)];
 
-/// The types of the SSE registers, as GDB's own descriptions have them, but for bfloat16, without
-/// which GDB before version 11 can read the description, too.
+/// The types of the SSE registers, as in GDB's own descriptions, without bfloat16: GDB before
+/// version 11 does not know it.
 const VECTORS: &str = r#"<vector id="v8h" type="ieee_half" count="8"/>
 <vector id="v4f" type="ieee_single" count="4"/>
 <vector id="v2d" type="ieee_double" count="2"/>
