@@ -7,6 +7,8 @@ use crate::target::{Result, TargetError};
 
 /// Bytes that a search or a checksum reads at once.
 const CHUNK: usize = 0x1_0000;
+/// Bytes of one search or checksum. The client cannot interrupt either.
+const MAX_SCAN: u64 = 1 << 30;
 
 /// Reads `ADDRESS,LENGTH`.
 fn range(arguments: &mut Arguments<'_>) -> Result<(u64, usize)> {
@@ -92,7 +94,7 @@ pub(super) fn search(session: &mut Session<'_>, mut arguments: Arguments<'_>) ->
     let mut left = arguments.number()?;
     arguments.expect(";")?;
     let pattern = from_binary(arguments.0)?;
-    if pattern.is_empty() || pattern.len() > CHUNK {
+    if pattern.is_empty() || pattern.len() > CHUNK || left > MAX_SCAN {
         return Err(MALFORMED);
     }
     // Each read has the end of the one before, in which the pattern may begin.
@@ -119,6 +121,9 @@ pub(super) fn search(session: &mut Session<'_>, mut arguments: Arguments<'_>) ->
 pub(super) fn checksum(session: &mut Session<'_>, mut arguments: Arguments<'_>) -> Result<Outcome> {
     let (mut address, mut left) = range(&mut arguments)?;
     arguments.end()?;
+    if left as u64 > MAX_SCAN {
+        return Err(MALFORMED);
+    }
     let mut crc = !0;
     while left > 0 {
         let length = left.min(CHUNK);
