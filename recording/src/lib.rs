@@ -37,7 +37,7 @@ mod writer;
 use thiserror::Error;
 
 pub use item::{Header, Item, Request};
-pub use reader::Reader;
+pub use reader::{Position, Reader};
 pub use writer::Writer;
 
 /// The first bytes of a recording.

@@ -1,10 +1,24 @@
 //! Reads recordings.
 
+mod kept_blocks;
+
 use std::borrow::Cow;
 use std::io::Read;
 
+use serde::{Deserialize, Serialize};
+
 use crate::block::Decompressor;
 use crate::{Error, FORMAT_VERSION, Header, Item, MAGIC, MAX_FILE, REPLAY_VERSION};
+use kept_blocks::{FileEnd, KeptBlocks};
+
+/// The place of an item in a recording.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Position {
+    /// Number of its block in the file.
+    block: u64,
+    /// Its place in the contents of the block, in bytes.
+    at: usize,
+}
 
 /// Reads the items of a recording one after another.
 #[derive(Debug)]
@@ -13,8 +27,10 @@ pub struct Reader<R> {
     decompressor: Decompressor,
     /// The contents of the present block.
     block: Vec<u8>,
-    /// The place in them of the next item.
-    at: usize,
+    /// The place of the next item.
+    position: Position,
+    /// The blocks to which the reader can go back.
+    kept: Option<KeptBlocks>,
 }
 
 impl<R: Read> Reader<R> {
@@ -42,7 +58,8 @@ impl<R: Read> Reader<R> {
             file,
             decompressor: Decompressor::new()?,
             block: Vec::new(),
-            at: 0,
+            position: Position::default(),
+            kept: None,
         };
         if !reader.fill()? {
             return Err(Error::Damaged);
@@ -88,22 +105,90 @@ impl<R: Read> Reader<R> {
         reason = "it returns a result of an option"
     )]
     pub fn next(&mut self) -> Result<Option<Item<'static>>, Error> {
-        while self.at >= self.block.len() {
-            self.at = 0;
+        while self.position.at >= self.block.len() {
             if !self.fill()? {
-                self.block.clear();
                 return Ok(None);
             }
         }
-        let rest = self.block.get(self.at..).unwrap_or_default();
+        let rest = self.block.get(self.position.at..).unwrap_or_default();
         let (item, after) =
             postcard::take_from_bytes::<Item<'_>>(rest).map_err(|_| Error::Damaged)?;
-        self.at += rest.len() - after.len();
+        self.position.at += rest.len() - after.len();
         Ok(Some(into_owned(item)))
     }
 
+    /// Keeps the blocks from the present one on, so that [`Self::seek`] can go back to them.
+    ///
+    /// # Errors
+    /// There is no memory for zstd.
+    pub fn keep(&mut self) -> Result<(), Error> {
+        if self.kept.is_none() {
+            let mut kept = KeptBlocks::new(self.position.block);
+            kept.push(&self.block)?;
+            self.kept = Some(kept);
+        }
+        Ok(())
+    }
+
+    /// The place of the next item.
+    pub fn position(&self) -> Position {
+        self.position
+    }
+
+    /// Goes to a place, which is not before that of [`Self::keep`].
+    ///
+    /// # Errors
+    /// The recording has no such place, or cannot be read up to there.
+    pub fn seek(&mut self, to: Position) -> Result<(), Error> {
+        if to.block != self.position.block {
+            let kept = self.kept.as_ref().ok_or(Error::Damaged)?;
+            if let Some(block) = kept.get(to.block)? {
+                self.block = block;
+                self.position.block = to.block;
+            } else {
+                self.position.block = kept.next().saturating_sub(1);
+                while self.position.block < to.block {
+                    if !self.fill()? {
+                        return Err(Error::Damaged);
+                    }
+                }
+            }
+        }
+        if self.position.block != to.block || to.at > self.block.len() {
+            return Err(Error::Damaged);
+        }
+        self.position = to;
+        Ok(())
+    }
+
+    /// Goes to the next block, if there is one.
     fn fill(&mut self) -> Result<bool, Error> {
-        self.decompressor.block(&mut self.file, &mut self.block)
+        let next = self.position.block + 1;
+        if let Some(kept) = &mut self.kept {
+            if let Some(block) = kept.get(next)? {
+                self.block = block;
+                self.position = Position { block: next, at: 0 };
+                return Ok(true);
+            }
+            match kept.end {
+                None => {}
+                Some(FileEnd::End) => return Ok(false),
+                Some(FileEnd::Damaged) => return Err(Error::Damaged),
+            }
+        }
+        let mut block = Vec::new();
+        let read = self.decompressor.block(&mut self.file, &mut block);
+        match (&read, &mut self.kept) {
+            (Ok(true), Some(kept)) => kept.push(&block)?,
+            (Ok(false), Some(kept)) => kept.end = Some(FileEnd::End),
+            (Err(_), Some(kept)) => kept.end = Some(FileEnd::Damaged),
+            (_, None) => {}
+        }
+        if matches!(read, Ok(true)) {
+            self.block = block;
+            self.position = Position { block: next, at: 0 };
+        }
+        read
     }
 }
 

@@ -50,6 +50,11 @@ pub struct Console {
     panic_end: Pattern,
     /// The outputs that receive a copy.
     copies: Vec<Output>,
+    /// Number of all bytes so far.
+    written: u64,
+    /// Number of bytes that have been copied, or wait in `line`: those that the guest writes again
+    /// after it has gone back are not copied again.
+    shown: u64,
     /// Bytes that have not been copied yet.
     line: Vec<u8>,
     error: Option<OutputError>,
@@ -61,6 +66,8 @@ pub(crate) struct ConsoleState {
     tail: Vec<u8>,
     panic: Pattern,
     panic_end: Pattern,
+    /// Number of bytes so far.
+    written: u64,
 }
 
 impl ByteSink for Console {
@@ -93,6 +100,7 @@ impl Console {
             tail: self.tail.clone(),
             panic: self.panic.clone(),
             panic_end: self.panic_end.clone(),
+            written: self.written,
         }
     }
 
@@ -109,6 +117,7 @@ impl Console {
         self.tail = state.tail.clone();
         self.panic = state.panic.clone();
         self.panic_end = state.panic_end.clone();
+        self.written = state.written;
         Ok(())
     }
 
@@ -122,6 +131,13 @@ impl Console {
         self.tail.drain(..self.tail.len().saturating_sub(keep));
         self.tail
             .extend_from_slice(&bytes[bytes.len().saturating_sub(TAIL)..]);
+        self.written = self.written.saturating_add(bytes.len() as u64);
+        let is_new = self
+            .written
+            .saturating_sub(self.shown)
+            .min(bytes.len() as u64);
+        let bytes = &bytes[bytes.len() - is_new as usize..];
+        self.shown = self.shown.max(self.written);
         if !self.copies.is_empty() {
             self.line.extend_from_slice(bytes);
             if bytes.contains(&b'\n') || self.line.len() >= MAX_PARTIAL_LINE {

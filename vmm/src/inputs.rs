@@ -16,12 +16,13 @@ use std::io::BufReader;
 use std::sync::{Arc, Mutex};
 
 use anyhow::anyhow;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use vbts_devices::lock;
 use vbts_host::exit::Failure;
 use vbts_recording::{Reader, Writer};
 
-use player::Player;
+use player::{Player, PlayerState};
 use recorder::Recorder;
 pub(crate) use service::LoggedService;
 
@@ -52,7 +53,7 @@ pub enum InputError {
 }
 
 /// The position of the run loop: inputs for the guest come between two runs of a processor.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 struct Place {
     /// Virtual time in ns.
     time: u64,
@@ -97,6 +98,15 @@ struct State {
     next_mark: u64,
     /// The first error, until [`Inputs::check`].
     error: Option<InputError>,
+}
+
+/// The position of a replay among its inputs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct InputsState {
+    player: PlayerState,
+    place: Place,
+    /// Checksum of all bytes that the guest has sent to the host.
+    output: u32,
 }
 
 /// The inputs of a run. Copies are the same inputs. The default is those of the host, which are not
@@ -260,6 +270,53 @@ impl Inputs {
         };
         let ended = player.end(progress, output);
         ended.map_err(|error| Failure::Error(error.into()))
+    }
+
+    /// Begins to keep what [`Self::restore`] needs.
+    ///
+    /// # Errors
+    /// The run is recorded, which cannot go back, or there is no memory.
+    pub(crate) fn keep(&self) -> Result<(), Failure> {
+        let Some(state) = &self.0 else {
+            return Ok(());
+        };
+        match &mut lock(state).log {
+            Log::Player(player) => player.keep().map_err(|error| Failure::Error(error.into())),
+            Log::Recorder(_) => Err(anyhow!("a run that is recorded cannot go back").into()),
+        }
+    }
+
+    /// The position of a replay; `None` if the run is none.
+    pub(crate) fn state(&self) -> Option<InputsState> {
+        let state = lock(self.0.as_ref()?);
+        let Log::Player(player) = &state.log else {
+            return None;
+        };
+        Some(InputsState {
+            player: player.state(),
+            place: state.place,
+            output: state.output.clone().finalize(),
+        })
+    }
+
+    /// Puts a replay at a position that it has had since [`Self::keep`].
+    ///
+    /// # Errors
+    /// The recording has no such position, or cannot be read.
+    pub(crate) fn restore(&self, saved: &InputsState) -> Result<(), Failure> {
+        let Some(state) = &self.0 else {
+            return Err(anyhow!("the run is no replay").into());
+        };
+        let state = &mut *lock(state);
+        let Log::Player(player) = &mut state.log else {
+            return Err(anyhow!("the run is no replay").into());
+        };
+        let restored = player.restore(&saved.player);
+        restored.map_err(|error| Failure::Error(error.into()))?;
+        state.place = saved.place;
+        state.output = crc32fast::Hasher::new_with_initial(saved.output);
+        state.error = None;
+        Ok(())
     }
 
     fn record(&self, f: impl FnOnce(&mut Recorder, Place) -> Result<(), InputError>) {

@@ -5,12 +5,14 @@
 //! | `virtual_time` | retired instructions: one thread runs all processors in turn, and two runs are the same |
 //! | `host_time` | the host's clock, as always on KVM: one thread per processor; `idle` detects that all are halted |
 
+mod history;
 mod host_time;
 mod idle;
 mod state;
 mod stop_points;
 mod virtual_time;
 
+pub use history::{History, ReplayObserver};
 pub use state::{MachineState, MachineStateError};
 
 use std::io;

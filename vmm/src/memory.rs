@@ -1,8 +1,10 @@
 //! Guest memory: its size, its place, and the software CPU's view of it.
 
 mod contents;
+mod versions;
 
 pub use contents::{ContentsError, MemoryContents};
+pub(crate) use versions::{Page, PageVersions, ZEROS};
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -34,7 +36,7 @@ pub const MAX_MEMORY: u64 = PHYSICAL_END - (HIGH_RAM_START - LOW_RAM_END);
 pub const MAX_RESERVED: u64 = (4 << 30) - (128 << 20);
 
 /// Granularity of guest memory in bytes.
-const PAGE: u64 = 4096;
+pub(crate) const PAGE: u64 = 4096;
 
 /// Why guest memory cannot be allocated.
 #[derive(Debug, Error, PartialEq, Eq)]

@@ -8,7 +8,7 @@
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-use vbts_cpu::{ArchState, BranchLog, Clock, Exit, HostClock, Signals, SoftCpu, Startup};
+use vbts_cpu::{ArchState, BranchLog, Clock, Exit, HostClock, Signals, Snapshot, SoftCpu, Startup};
 
 use vbts_devices::DmaObserver;
 
@@ -130,6 +130,14 @@ impl Vcpu {
     pub fn restore(&mut self, state: &ArchState) {
         self.soft.cpu.load_state(state);
         self.soft.revalidate();
+    }
+
+    /// Puts a processor that runs on the software CPU into the state of `snapshot`, without a log.
+    /// What it has decoded of pages that changed is invalidated when it runs. Returns whether the
+    /// snapshot can be one of this processor.
+    #[must_use]
+    pub fn restore_snapshot(&mut self, snapshot: &Snapshot) -> bool {
+        self.soft.restore_snapshot(snapshot)
     }
 
     /// Logs the branches that the software CPU executes from now on.

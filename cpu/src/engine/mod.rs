@@ -10,8 +10,11 @@ mod validity;
 
 use std::sync::{Arc, Mutex};
 
+use serde::{Deserialize, Serialize};
+
 use crate::backend::jit::{Jit, NativeListener, NativeOptions, NativeStats};
 use crate::engine::cache::BlockCache;
+use crate::mmu::translations::Translations;
 use crate::processor::clock::Clock;
 use crate::processor::cpu::Cpu;
 use crate::processor::stop_points::StopPoints;
@@ -45,6 +48,21 @@ pub enum Exit {
     /// The processor is at a probe with [`ProbeAction::Stop`](crate::ProbeAction::Stop), or at one
     /// of its [`StopPoints`].
     Stop,
+}
+
+/// Everything that decides how a processor continues, with the translations in its TLB.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// The architectural state.
+    pub state: ArchState,
+    translations: Translations,
+}
+
+impl Snapshot {
+    /// Size in bytes, about.
+    pub fn size(&self) -> usize {
+        size_of_val(self) + self.translations.size()
+    }
 }
 
 /// A processor that is run in software, and its decoded code.
@@ -159,6 +177,34 @@ impl SoftCpu {
     pub fn checkpoint(&mut self) -> ArchState {
         self.cpu.flush_tlb(false);
         self.cpu.state()
+    }
+
+    /// Enters the pages that the processor can write unnoticed into those of
+    /// [`GuestRam::take_written_pages`](crate::GuestRam::take_written_pages).
+    pub fn note_writable_pages(&mut self) {
+        self.cpu.note_writable_pages();
+    }
+
+    /// The state from which a processor of the same machine continues exactly as this one does,
+    /// which does not observe it.
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            state: self.cpu.state(),
+            translations: self.cpu.tlb.save(),
+        }
+    }
+
+    /// Puts the processor into the state of a snapshot. Decoded code stays: the caller invalidates
+    /// the pages whose contents change. A log of branches is not attached. Stop points stay, and
+    /// that of the instruction at RIP counts as passed.
+    ///
+    /// Returns whether the snapshot can be one of this machine. If not, the processor must not run.
+    #[must_use]
+    pub fn restore_snapshot(&mut self, snapshot: &Snapshot) -> bool {
+        let cpu = &mut self.cpu;
+        cpu.load_state(&snapshot.state);
+        cpu.leave_stop();
+        cpu.load_translations(&snapshot.translations)
     }
 
     /// Runs until `deadline`, a time in nanoseconds, or until something needs the caller. On

@@ -9,7 +9,9 @@
 use std::collections::BTreeMap;
 
 use crate::mmu::access::Privilege;
+use crate::mmu::ram::GuestRam;
 use crate::mmu::tlb::{Flushed, Hit};
+use crate::mmu::translations::FetchedTranslations;
 
 /// Upper bound on the pages: those of 128 MBytes of code.
 const MAX_PAGES: usize = if cfg!(test) { 8 } else { 1 << 15 };
@@ -25,6 +27,9 @@ struct Page {
     /// The number of flushes of its kind when it was made.
     flushes: u64,
 }
+
+/// The number of flushes of a translation that was flushed.
+const STALE: u64 = u64::MAX;
 
 /// The pages from which instructions have been fetched since the last flush.
 #[derive(Debug, Default)]
@@ -95,6 +100,48 @@ impl FetchedPages {
                 }
             }
         }
+    }
+
+    /// The translations as plain data. Those that were flushed count towards the limit, which a
+    /// guest can observe.
+    pub(super) fn save(&self) -> FetchedTranslations {
+        let mut saved = FetchedTranslations::default();
+        for (key, page) in &self.pages {
+            match page.flushes == self.flushes(page.global) {
+                true => saved.add(*key, page.gpa, page.global),
+                false => saved.add_stale(*key),
+            }
+        }
+        saved
+    }
+
+    /// Replaces the translations by `saved`. Returns whether all of them lead to `ram`, and are not
+    /// too many.
+    pub(super) fn load(&mut self, saved: &FetchedTranslations, ram: &GuestRam) -> bool {
+        self.pages.clear();
+        let limit = MAX_PAGES + 1;
+        for key in saved.stale(limit) {
+            let page = Page {
+                gpa: 0,
+                addend: 0,
+                global: false,
+                flushes: STALE,
+            };
+            self.pages.insert(key, page);
+        }
+        for (key, gpa, global) in saved.pages().take(limit) {
+            let Some(host) = ram.page(gpa) else {
+                return false;
+            };
+            let page = Page {
+                gpa,
+                addend: (host.as_ptr() as u64).wrapping_sub(key >> 1 << 12),
+                global,
+                flushes: self.flushes(global),
+            };
+            self.pages.insert(key, page);
+        }
+        self.pages.len() <= MAX_PAGES
     }
 }
 

@@ -8,3 +8,5 @@ pub(crate) mod paging;
 pub mod ram;
 pub mod reservation;
 pub(crate) mod tlb;
+pub mod translations;
+pub(crate) mod written_pages;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::mmu::code_map::CodeMap;
 use crate::mmu::host_access::HostAccess;
 use crate::mmu::reservation::Reservation;
+use crate::mmu::written_pages::WrittenPages;
 use crate::state::int::Int;
 
 /// One contiguous range of guest RAM.
@@ -46,6 +47,7 @@ pub struct GuestRam {
     end: u64,
     /// The code that has been decoded from it.
     code_map: CodeMap,
+    written: WrittenPages,
     /// See [`Self::in_reservation`].
     reservation: Option<Arc<Reservation>>,
 }
@@ -73,6 +75,7 @@ impl GuestRam {
             regions,
             end,
             code_map: CodeMap::new(end),
+            written: WrittenPages::new(end),
             reservation: None,
         }
     }
@@ -109,6 +112,19 @@ impl GuestRam {
         &self.code_map
     }
 
+    /// The pages that processors may have written.
+    #[inline(always)]
+    pub(crate) fn written(&self) -> &WrittenPages {
+        &self.written
+    }
+
+    /// Takes the guest-physical addresses of the pages that processors may have written since the
+    /// last call, lowest first. Each processor has to be told with
+    /// [`SoftCpu::note_writable_pages`](crate::SoftCpu::note_writable_pages) before it runs again.
+    pub fn take_written_pages(&self) -> Vec<u64> {
+        self.written.take()
+    }
+
     /// The host address of the RAM page that holds `gpa`, or `None` if `gpa` is not RAM.
     #[inline]
     pub fn page(&self, gpa: u64) -> Option<NonNull<u8>> {
@@ -136,6 +152,7 @@ impl GuestRam {
         let Some(page) = self.page(gpa) else {
             return false;
         };
+        self.written.add(gpa);
         let offset = (gpa & 0xFFF) as usize & !(T::BYTES - 1);
         // SAFETY: an aligned value does not leave its page, and the page is RAM.
         unsafe { T::compare_exchange(page.add(offset).cast().as_ptr(), old, new) == old }

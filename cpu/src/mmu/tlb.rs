@@ -6,6 +6,8 @@
 
 use crate::mmu::access::{Access, Privilege};
 use crate::mmu::fetched::FetchedPages;
+use crate::mmu::ram::GuestRam;
+use crate::mmu::translations::{CLASSES as SAVED_CLASSES, Translation, Translations};
 
 const ENTRIES: usize = 2048;
 /// Kinds of access, see [`Access`].
@@ -119,6 +121,15 @@ impl Table {
             filled: [[0; ENTRIES / 64]; KINDS],
             is_used: false,
         }
+    }
+
+    /// The indices of the entries for `access` that may not be empty.
+    fn filled_slots(&self, access: Access) -> impl Iterator<Item = usize> {
+        let words = self.filled[access as usize].iter().zip((0..).step_by(64));
+        words.flat_map(|(word, first)| {
+            let bits = (0..64).filter(move |bit| word >> bit & 1 != 0);
+            bits.map(move |bit| first + bit)
+        })
     }
 }
 
@@ -441,6 +452,74 @@ impl Tlb {
                 }
             }
         }
+    }
+
+    /// Calls `f` with the guest-physical address of each page that has an entry for writes.
+    pub(crate) fn writable_pages(&self, mut f: impl FnMut(u64)) {
+        for table in self.tables.iter().filter(|table| table.is_used) {
+            for index in table.filled_slots(Access::Write) {
+                if table.slots[index].0[Access::Write as usize].tag != INVALID {
+                    f(table.phys[Access::Write as usize][index] & !0xFFF);
+                }
+            }
+        }
+    }
+
+    /// The translations as plain data.
+    pub(crate) fn save(&self) -> Translations {
+        let mut data = Vec::new();
+        for class in SAVED_CLASSES {
+            let table = &self.tables[self.place(class)];
+            if !table.is_used {
+                continue;
+            }
+            for access in [Access::Read, Access::Write] {
+                for index in table.filled_slots(access) {
+                    let entry = &table.slots[index].0[access as usize];
+                    if entry.tag != INVALID {
+                        let phys = table.phys[access as usize][index];
+                        let global = phys & GLOBAL_BIT != 0;
+                        let la = entry.page() << 12;
+                        data.push(Translation::new(la, phys, global, access, class));
+                    }
+                }
+            }
+        }
+        Translations {
+            data,
+            fetched: self.fetched.save(),
+            large: self.large.0.to_vec(),
+        }
+    }
+
+    /// Replaces all translations by `saved`, none of which is watched. Returns whether `saved` can
+    /// be the contents of a TLB of a machine with `ram`; otherwise, this one has a part of it.
+    pub(crate) fn load(
+        &mut self,
+        saved: &Translations,
+        ram: &GuestRam,
+        is_write_tracked: impl Fn(u64) -> bool,
+    ) -> bool {
+        self.flush(false);
+        for translation in &saved.data {
+            let (Some(class), Some(host)) = (translation.class(), ram.page(translation.gpa()))
+            else {
+                return false;
+            };
+            let (gpa, access) = (translation.gpa(), translation.access());
+            let hit = Hit {
+                host: host.as_ptr(),
+                gpa,
+                write_tracked: access == Access::Write && is_write_tracked(gpa),
+                global: translation.is_global(),
+            };
+            self.insert(translation.la, access, class, hit, false);
+        }
+        let Ok(large) = saved.large.as_slice().try_into() else {
+            return false;
+        };
+        self.large = Filter(large);
+        self.fetched.load(&saved.fetched, ram)
     }
 }
 

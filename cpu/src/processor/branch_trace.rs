@@ -213,6 +213,7 @@ impl Cpu {
                 && !self.is_kept_out(next_gpa, ds_page)
                 && !self.watched(next, Access::Write)
                 && self.ram.page(next_gpa).is_some_and(|page| {
+                    self.ram.written().add(next_gpa);
                     page.as_ptr() as u64 == (slot.host as u64).wrapping_add(distance)
                 })
         }))
@@ -262,7 +263,7 @@ fn last_of_pages(index: u64, most: usize, follows: impl Fn(u64) -> bool) -> u64 
     last
 }
 
-fn is_write_tracked(map: &CodeMap, ds_page: u64, gpa: u64) -> bool {
+pub(super) fn is_write_tracked(map: &CodeMap, ds_page: u64, gpa: u64) -> bool {
     map.is_code(gpa) || gpa & !0xFFF == ds_page
 }
 

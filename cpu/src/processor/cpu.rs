@@ -240,6 +240,11 @@ impl Cpu {
         &*self.platform
     }
 
+    /// Guest memory.
+    pub fn ram(&self) -> &GuestRam {
+        &self.ram
+    }
+
     /// The lines into the processor.
     pub fn signals(&self) -> &Arc<Signals> {
         &self.signals

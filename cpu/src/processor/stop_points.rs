@@ -148,11 +148,16 @@ impl Cpu {
                 in_user_mode: self.cpl == 3,
             })
         });
+        self.update_watched_pages();
+        self.pending_work.remove(VmmRequests::STOP);
+        self.new_generation();
+    }
+
+    /// Keeps the TLB's entries of pages with a watchpoint from the fast path, and no others.
+    pub(crate) fn update_watched_pages(&mut self) {
         let stops = self.stops.as_deref();
         self.tlb
             .update_watched(|la| stops.is_some_and(|stops| stops.watches_page(la)));
-        self.pending_work.remove(VmmRequests::STOP);
-        self.new_generation();
     }
 
     /// Begins to run from here: a breakpoint at RIP is not hit before the processor comes back.

@@ -4,6 +4,8 @@ use crate::insn::Abort;
 use crate::mmu::access::{Access, Privilege, canonical};
 use crate::mmu::paging;
 use crate::mmu::tlb::Hit;
+use crate::mmu::translations::Translations;
+use crate::processor::branch_trace::is_write_tracked;
 use crate::processor::cpu::Cpu;
 use crate::processor::fault::Fault;
 use crate::state::SystemState;
@@ -106,6 +108,9 @@ impl Cpu {
             write_tracked: access == Access::Write && self.is_write_tracked(walk.gpa),
             global: walk.global,
         };
+        if access == Access::Write {
+            self.ram.written().add(walk.gpa);
+        }
         if access == Access::Execute {
             if self.tlb.insert_fetched(la, class, hit) {
                 self.new_generation();
@@ -120,6 +125,23 @@ impl Cpu {
             self.tlb.insert_large(la);
         }
         Ok(Target::Ram(hit))
+    }
+
+    /// Replaces the translations in the TLB. Returns whether `saved` can be the contents of one.
+    pub(crate) fn load_translations(&mut self, saved: &Translations) -> bool {
+        let (map, ds_page) = (self.ram.code_map(), self.ds_page);
+        let tracked = |gpa| is_write_tracked(map, ds_page, gpa);
+        let loaded = self.tlb.load(saved, &self.ram, tracked);
+        self.update_watched_pages();
+        self.new_generation();
+        loaded
+    }
+
+    /// Enters the pages that this processor can write without a walk of the page tables into the
+    /// written ones.
+    pub(crate) fn note_writable_pages(&mut self) {
+        self.window.close();
+        self.tlb.writable_pages(|gpa| self.ram.written().add(gpa));
     }
 
     /// Flushes the TLB; with `keep_global` all but global pages.

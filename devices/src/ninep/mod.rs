@@ -84,7 +84,7 @@ pub enum Access {
 }
 
 /// State of the server. It has no fids.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerState {
     /// Largest message of the session, in bytes.
     msize: u32,

@@ -24,9 +24,19 @@ impl Budget {
         self.0.store(MAX_BYTES_AT_ONCE, Ordering::Relaxed);
     }
 
+    /// The bytes that are left.
+    pub fn left(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Allows `left` bytes, or as many as [`Self::renew`] does if they are more.
+    pub fn restore(&self, left: u64) {
+        self.0.store(left.min(MAX_BYTES_AT_ONCE), Ordering::Relaxed);
+    }
+
     /// Returns whether devices have to wait until the budget is renewed.
     pub(super) fn is_used_up(&self) -> bool {
-        self.0.load(Ordering::Relaxed) == 0
+        self.left() == 0
     }
 
     /// Accounts for a chain of `bytes`.

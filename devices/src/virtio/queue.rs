@@ -84,6 +84,7 @@ impl VirtQueue {
             used_ring: queue.used_ring,
             next_available: queue.next_avail,
             next_used: queue.next_used,
+            chains: self.chains,
             throttled: self.throttled,
         }
     }
@@ -110,7 +111,7 @@ impl VirtQueue {
             queue,
             interrupt: false,
             served: false,
-            chains: self.queue.max_size(),
+            chains: state.chains.min(self.queue.max_size()),
             budget: self.budget.clone(),
             throttled: state.throttled,
         })

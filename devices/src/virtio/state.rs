@@ -43,6 +43,8 @@ pub(super) struct QueueState {
     /// Positions in the rings.
     pub next_available: u16,
     pub next_used: u16,
+    /// Chains that the device may take before its next budget.
+    pub chains: u16,
     /// The device goes on with its next budget.
     pub throttled: bool,
 }

@@ -195,3 +195,54 @@ proptest! {
         while let Ok(Some(_)) = reader.next() {}
     }
 }
+
+/// Reads what is left.
+fn rest(reader: &mut Reader<&[u8]>) -> Vec<Item<'static>> {
+    std::iter::from_fn(|| reader.next().unwrap()).collect()
+}
+
+#[test]
+fn a_reader_goes_back() {
+    let file = recording();
+    let whole = |len: usize| {
+        let (_, mut reader) = Reader::new(&file[..len]).unwrap();
+        reader.files(2).unwrap();
+        reader
+    };
+    let mut reader = whole(file.len());
+    assert!(reader.seek(Position { block: 0, at: 0 }).is_err());
+    reader.keep().unwrap();
+    let mut positions = vec![reader.position()];
+    while reader.next().unwrap().is_some() {
+        positions.push(reader.position());
+    }
+    let at = positions.iter().enumerate();
+    for (n, position) in at.clone().rev().chain(at) {
+        reader.seek(*position).unwrap();
+        assert_eq!(reader.position(), *position);
+        assert_eq!(rest(&mut reader), items()[n..]);
+    }
+    // Also to what has not been read yet, and to no other place.
+    let mut reader = whole(file.len());
+    reader.keep().unwrap();
+    reader.seek(positions[4]).unwrap();
+    assert_eq!(rest(&mut reader), items()[4..]);
+    let last = positions[positions.len() - 1];
+    for (block, at) in [
+        (last.block + 1, 0),
+        (u64::MAX, 0),
+        (last.block, last.at + 1),
+        (0, 0),
+    ] {
+        assert!(reader.seek(Position { block, at }).is_err());
+    }
+    reader.seek(positions[2]).unwrap();
+    assert_eq!(rest(&mut reader), items()[2..]);
+    // The end of a file that was cut off is the same each time.
+    let mut reader = whole(file.len() - 1);
+    reader.keep().unwrap();
+    for _ in 0..2 {
+        assert_eq!(rest(&mut reader), items()[..items().len() - 1]);
+        reader.seek(positions[0]).unwrap();
+    }
+}

@@ -25,6 +25,10 @@ pub struct BoardState {
     reset_requested: bool,
     exit_status: Option<u8>,
     off: bool,
+    /// Bytes that are left of the budget of the virtio devices, and whether it is renewed at the
+    /// next exit.
+    budget: u64,
+    budget_used: bool,
     /// In the order of their addresses.
     virtio: Vec<VirtioState>,
 }
@@ -47,6 +51,8 @@ impl Board {
             reset_requested: self.reset.requested(),
             exit_status: self.exit.get(),
             off: self.power.is_off(),
+            budget: self.budget.left(),
+            budget_used: self.budget_used.load(Ordering::Relaxed),
         })
     }
 
@@ -75,8 +81,8 @@ impl Board {
         self.reset.restore(state.reset_requested);
         self.exit.restore(state.exit_status);
         self.power.restore(state.off);
-        // A device may wait for its next budget.
-        self.budget_used.store(true, Ordering::Relaxed);
+        self.budget.restore(state.budget);
+        self.budget_used.store(state.budget_used, Ordering::Relaxed);
         self.update_signals();
         Ok(())
     }

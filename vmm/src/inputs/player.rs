@@ -4,7 +4,8 @@
 use std::fs::File;
 use std::io::BufReader;
 
-use vbts_recording::{Item, Reader, Request};
+use serde::{Deserialize, Serialize};
+use vbts_recording::{Item, Position, Reader, Request};
 
 use super::{InputError, Place, Progress, RecordedEnd};
 
@@ -17,15 +18,27 @@ pub(super) struct Player {
     reader: Reader<BufReader<File>>,
     /// The next item; `None` at the end of the file.
     next: Option<Item<'static>>,
+    /// The place of that item.
+    place: Position,
     /// The time of the last item, in ns.
     last: u64,
     /// The error at which the recording ends, if it is damaged.
     damage: Option<vbts_recording::Error>,
 }
 
+/// The position of a [`Player`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct PlayerState {
+    /// Place of the next item.
+    place: Position,
+    /// The time of the item before, in ns.
+    last: u64,
+}
+
 impl Player {
     pub(super) fn new(reader: Reader<BufReader<File>>) -> Self {
         let mut player = Self {
+            place: reader.position(),
             reader,
             next: None,
             last: 0,
@@ -39,11 +52,37 @@ impl Player {
     fn advance(&mut self) -> Option<Item<'static>> {
         let taken = self.next.take();
         self.last = taken.as_ref().and_then(Item::time).unwrap_or(self.last);
+        self.read_next();
+        taken
+    }
+
+    fn read_next(&mut self) {
+        self.place = self.reader.position();
         match self.reader.next() {
             Ok(next) => self.next = next,
             Err(error) => self.damage = Some(error),
         }
-        taken
+    }
+
+    /// Has the reader keep what [`Self::restore`] may go back to.
+    pub(super) fn keep(&mut self) -> Result<(), InputError> {
+        self.reader.keep().map_err(InputError::Read)
+    }
+
+    /// The position in the recording.
+    pub(super) fn state(&self) -> PlayerState {
+        PlayerState {
+            place: self.place,
+            last: self.last,
+        }
+    }
+
+    /// Goes to a position that the player has had since [`Self::keep`].
+    pub(super) fn restore(&mut self, state: &PlayerState) -> Result<(), InputError> {
+        self.reader.seek(state.place).map_err(InputError::Read)?;
+        (self.next, self.damage, self.last) = (None, None, state.last);
+        self.read_next();
+        Ok(())
     }
 
     /// The reply to a request of the guest. `None` if the recording ends before it.

@@ -23,9 +23,15 @@ pub struct MachineState {
     model: String,
     schedule: Schedule,
     processors: Vec<ArchState>,
+    devices: Devices,
+    memory: MemoryContents,
+}
+
+/// The part of the state that is that of devices.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Devices {
     board: BoardState,
     console: ConsoleState,
-    memory: MemoryContents,
 }
 
 /// Why a machine cannot be saved or restored.
@@ -36,6 +42,9 @@ pub enum MachineStateError {
         "a machine on the host's time cannot be saved or restored: run it with --accel soft --clock virtual"
     )]
     HostTime,
+    /// The inputs are recorded, or those of a recording.
+    #[error("a run that is recorded cannot be saved, and neither can a replay")]
+    Logged,
     /// A device cannot be saved or restored.
     #[error(transparent)]
     Device(#[from] StateError),
@@ -115,23 +124,23 @@ impl Machine {
     /// is restored.
     ///
     /// # Errors
-    /// The machine runs on the host's time, or a device holds something that a state cannot
-    /// contain, such as an open file of the host.
+    /// The machine runs on the host's time, its inputs are recorded or those of a recording, or a
+    /// device holds something that a state cannot contain, such as an open file of the host.
     pub fn save(&mut self) -> Result<MachineState, MachineStateError> {
         if self.host_clock.is_some() {
             return Err(MachineStateError::HostTime);
         }
-        let mut console = lock(&self.console);
-        console.flush();
-        let console = console.state();
+        if self.inputs.is_logged() {
+            return Err(MachineStateError::Logged);
+        }
+        let devices = self.save_devices()?;
         let processors = self.vcpus.iter_mut();
         let processors = processors.map(|vcpu| vcpu.soft_mut().checkpoint());
         Ok(MachineState {
             processors: processors.collect(),
             model: self.model().to_owned(),
             schedule: self.schedule.clone(),
-            board: self.board.state()?,
-            console,
+            devices,
             memory: MemoryContents::save(&self.memory)?,
         })
     }
@@ -157,13 +166,28 @@ impl Machine {
             return Err(MachineStateError::Time);
         }
         state.memory.restore(&self.memory)?;
-        self.board.restore(&state.board)?;
-        lock(&self.console).restore(&state.console)?;
+        self.restore_devices(&state.devices)?;
         for (vcpu, state) in self.vcpus.iter_mut().zip(&state.processors) {
             vcpu.restore(state);
         }
         self.schedule = state.schedule.clone();
         Ok(())
+    }
+
+    /// The state of the devices. An unfinished line of the console is copied before.
+    pub(super) fn save_devices(&self) -> Result<Devices, StateError> {
+        let mut console = lock(&self.console);
+        console.flush();
+        Ok(Devices {
+            console: console.state(),
+            board: self.board.state()?,
+        })
+    }
+
+    /// Puts the devices into `state`. Their parts in guest memory are there already.
+    pub(super) fn restore_devices(&self, state: &Devices) -> Result<(), StateError> {
+        self.board.restore(&state.board)?;
+        lock(&self.console).restore(&state.console)
     }
 
     /// Name of the processor model.

@@ -43,6 +43,17 @@ pub(super) struct Schedule {
     turn_ends: u64,
     /// Timer expiries in a row while all processors were halted with interrupts off.
     sleeps_with_interrupts_off: u32,
+    /// The run of the processor that a pause, a stop or an event of the host has interrupted.
+    interrupted: Option<Run>,
+}
+
+/// A run of a processor between two exits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct Run {
+    /// Virtual time in ns at which it ends for other processors.
+    limit: u64,
+    /// No other processor could run when it began.
+    is_alone: bool,
 }
 
 impl Schedule {
@@ -64,13 +75,14 @@ impl Schedule {
             && self.turn_ends <= MAX_DEADLINE
             && self.cpu < processors
             && self.sleeps_with_interrupts_off <= MAX_SLEEPS_WITH_INTERRUPTS_OFF
+            && self.interrupted.is_none_or(|run| run.limit >= self.now)
     }
 }
 
 impl Machine {
     /// Runs the guest until it ends the run, or until virtual time `pause` in ns, which an idle
     /// guest skips. Returns `None` in the latter case: the next call continues as if there had been
-    /// no pause.
+    /// no pause. A pause between two exits is none itself: devices and inputs do not notice it.
     pub(super) fn run_on_virtual_time(
         &mut self,
         pause: u64,
@@ -79,6 +91,9 @@ impl Machine {
         // From here on the process creates no descriptor for itself and starts no thread.
         if let Some(sandbox) = self.sandbox.take() {
             sandbox.enter()?;
+        }
+        if self.schedule.now >= pause {
+            return Ok(None);
         }
         loop {
             if self.inputs.is_replay() {
@@ -90,8 +105,12 @@ impl Machine {
             } else if self.alarm.has_pending() {
                 self.expect_event();
             }
-            let exit = self.run_turn(self.next_deadline().min(pause))?;
+            let exit = self.run_turn(self.next_deadline(), pause)?;
             self.inputs.check()?;
+            let Some(exit) = exit else {
+                lock(&self.console).flush();
+                return Ok(None);
+            };
             match exit {
                 Exit::Shutdown => return Err(self.status().shut_down()),
                 Exit::Stop => return Ok(Some(End::Stop)),
@@ -161,30 +180,37 @@ impl Machine {
         self.event_at.get_or_insert(at);
     }
 
-    /// Runs the processor that has its turn, up to `deadline` in ns. Returns [`Exit::Halt`] only if
-    /// all processors are halted.
-    fn run_turn(&mut self, deadline: u64) -> Result<Exit, Failure> {
+    /// Runs the processor that has its turn, up to `deadline` or `pause`, in ns. Returns `None` at
+    /// the pause, unless that is an exit, too, and [`Exit::Halt`] only if all processors are
+    /// halted.
+    fn run_turn(&mut self, deadline: u64, pause: u64) -> Result<Option<Exit>, Failure> {
         let count = self.vcpus.len();
-        let is_alone = count > 1 && self.begin_turn();
-        let turn_ends = self.schedule.turn_ends;
-        let limit = match count {
-            1 => deadline,
-            // What lets another processor run is a deadline, or ends the run.
-            _ if is_alone => deadline.min(turn_ends + (TURNS_ALONE - 1) * TURN),
-            _ => deadline.min(turn_ends),
+        let run = match self.schedule.interrupted.take() {
+            Some(run) => run,
+            None => self.begin_run(),
         };
+        let limit = deadline.min(run.limit);
         let Some(vcpu) = self.vcpus.get_mut(self.schedule.cpu) else {
             return Err(anyhow::anyhow!("the machine has no processor").into());
         };
-        vcpu.soft_mut().advance_to(self.schedule.now);
+        let start = self.schedule.now;
+        vcpu.soft_mut().advance_to(start);
         let began = self.host_time.map(|_| Instant::now());
-        let exit = vcpu.run(limit)?;
+        let exit = vcpu.run(limit.min(pause))?;
         if let (Some(time), Some(began)) = (&mut self.host_time, began) {
             time.executing += began.elapsed();
         }
         self.schedule.now = vcpu.soft().cpu.now();
-        if is_alone {
+        let is_pause = exit == Exit::Deadline && self.schedule.now < limit;
+        // A halted processor that only the event has woken had no run.
+        let had_run = self.schedule.now > start || !vcpu.is_idle();
+        if is_pause || exit == Exit::Stop || exit == Exit::Kick && had_run {
+            self.schedule.interrupted = Some(run);
+        } else if run.is_alone {
             self.schedule.end_turns();
+        }
+        if is_pause {
+            return Ok(None);
         }
         let rip = vcpu.soft().cpu.rip;
         tracing::trace!(
@@ -194,14 +220,28 @@ impl Machine {
             rip = format_args!("{rip:#x}")
         );
         let Exit::Halt { interrupts_off } = exit else {
-            return Ok(exit);
+            return Ok(Some(exit));
         };
         if (0..count).any(|cpu| self.can_run(cpu)) {
-            return Ok(Exit::Deadline);
+            return Ok(Some(Exit::Deadline));
         }
-        Ok(Exit::Halt {
+        Ok(Some(Exit::Halt {
             interrupts_off: interrupts_off && self.vcpus.iter().all(Vcpu::interrupts_masked),
-        })
+        }))
+    }
+
+    /// Begins a run of the processor that has its turn.
+    fn begin_run(&mut self) -> Run {
+        let count = self.vcpus.len();
+        let is_alone = count > 1 && self.begin_turn();
+        let turn_ends = self.schedule.turn_ends;
+        let limit = match count {
+            1 => u64::MAX,
+            // What lets another processor run is a deadline, or ends the run.
+            _ if is_alone => turn_ends + (TURNS_ALONE - 1) * TURN,
+            _ => turn_ends,
+        };
+        Run { limit, is_alone }
     }
 
     /// Gives the turn to the next processor that can run, if the last turn has ended. Returns

@@ -4,10 +4,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use vm_memory::{Bytes, GuestAddress};
 
-use super::{GuestMemory, PAGE, ranges};
-
-/// A page of zeros.
-const ZEROS: [u8; PAGE as usize] = [0; PAGE as usize];
+use super::{GuestMemory, PAGE, ZEROS, ranges};
 
 /// The contents of guest memory, without its pages of zeros.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -129,7 +126,7 @@ impl MemoryContents {
 }
 
 /// The addresses of all pages in `ranges`.
-fn pages(ranges: &[(u64, u64)]) -> impl Iterator<Item = u64> {
+pub(super) fn pages(ranges: &[(u64, u64)]) -> impl Iterator<Item = u64> {
     let pages = |&(start, len): &(u64, u64)| (start..start + len).step_by(ZEROS.len());
     ranges.iter().flat_map(pages)
 }
