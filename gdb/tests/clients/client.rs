@@ -1,10 +1,12 @@
 //! Runs a client beside a server, connected by a Unix socket.
 
-use std::os::unix::net::UnixListener;
+use std::io::ErrorKind;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use vbts_gdb::{SessionEnd, SessionError, serve};
 
@@ -52,7 +54,49 @@ pub fn gdb(commands: &[&str]) -> Option<Session> {
 
 /// As [`gdb`], with changes to the target.
 pub fn gdb_with(commands: &[&str], change: impl FnOnce(&mut RecordedTarget)) -> Option<Session> {
-    let test = thread::current().name().unwrap_or("gdb").to_owned();
+    run("gdb", change, |path| {
+        let mut arguments = vec!["-nx".to_owned(), "-batch".to_owned()];
+        let connect = format!("target remote {path}");
+        let first = [
+            "set debuginfod enabled off",
+            "set width 0",
+            "set style enabled off",
+            "set remotetimeout 60",
+            "set sysroot target:",
+            &connect,
+        ];
+        for command in first.iter().chain(commands) {
+            arguments.extend(["-ex".to_owned(), (*command).to_owned()]);
+        }
+        arguments
+    })
+}
+
+/// Runs LLDB with these commands after those that connect it, or returns `None` and says why.
+pub fn lldb(commands: &[&str]) -> Option<Session> {
+    run(
+        "lldb",
+        |_| {},
+        |path| {
+            let file =
+                execution().map_or_else(|_| String::new(), |run| run.file.display().to_string());
+            let mut arguments = vec!["--no-lldbinit".to_owned(), "--batch".to_owned(), file];
+            let connect = format!("process connect unix-connect://{path}");
+            for command in [&*connect].iter().chain(commands) {
+                arguments.extend(["-o".to_owned(), (*command).to_owned()]);
+            }
+            arguments
+        },
+    )
+}
+
+/// Runs a client, whose arguments are made of the path of the socket.
+fn run(
+    program: &str,
+    change: impl FnOnce(&mut RecordedTarget),
+    arguments: impl FnOnce(&str) -> Vec<String>,
+) -> Option<Session> {
+    let test = thread::current().name().unwrap_or(program).to_owned();
     let skip = |why: &str| {
         eprintln!("skipped: {test}: {why}");
         vbts_testkit::skips::note(&test, why);
@@ -62,35 +106,33 @@ pub fn gdb_with(commands: &[&str], change: impl FnOnce(&mut RecordedTarget)) -> 
         Ok(execution) => execution,
         Err(why) => return skip(why),
     };
-    if Command::new("gdb").arg("--version").output().is_err() {
-        return skip("no gdb");
+    if Command::new(program).arg("--version").output().is_err() {
+        return skip(&format!("no {program}"));
     }
     let (path, listener) = listen();
-    let mut gdb = Command::new("gdb");
-    gdb.args(["-nx", "-batch", "-iex", "set debuginfod enabled off"]);
-    // A wrong reply fails the test at once instead of being asked for again.
-    gdb.args(["-ex", "set width 0", "-ex", "set style enabled off"]);
-    gdb.args(["-ex", "set remotetimeout 60", "-ex", "set sysroot target:"]);
-    gdb.arg("-ex")
-        .arg(format!("target remote {}", path.display()));
-    for command in commands {
-        gdb.args(["-ex", command]);
-    }
-    let child = gdb
-        .stdin(Stdio::null())
+    let mut client = Command::new(program);
+    client
+        .args(arguments(&path.display().to_string()))
+        .stdin(Stdio::null());
+    let mut child = client
         .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    let child = child.spawn().unwrap();
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut target = RecordedTarget::new(execution);
     change(&mut target);
-    let (connection, _) = listener.accept().unwrap();
-    let server = thread::scope(|scope| {
-        let output = scope.spawn(|| child.wait_with_output().unwrap());
-        let end = serve(connection, &mut target);
-        (output.join().unwrap(), end)
-    });
+    let (output, end) = match accept(&listener, &mut child) {
+        Some(connection) => thread::scope(|scope| {
+            let output = scope.spawn(|| child.wait_with_output().unwrap());
+            let end = serve(connection, &mut target);
+            (output.join().unwrap(), end)
+        }),
+        None => panic!(
+            "{program} has not connected: {:?}",
+            child.wait_with_output()
+        ),
+    };
     std::fs::remove_file(path).unwrap();
-    let (output, end) = server;
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
     Some(Session {
         output: text(output.stdout),
@@ -98,6 +140,26 @@ pub fn gdb_with(commands: &[&str], change: impl FnOnce(&mut RecordedTarget)) -> 
         target,
         end,
     })
+}
+
+/// Waits until the client connects. `None`: it has ended without.
+fn accept(listener: &UnixListener, child: &mut Child) -> Option<UnixStream> {
+    listener.set_nonblocking(true).unwrap();
+    loop {
+        match listener.accept() {
+            Ok((connection, _)) => {
+                connection.set_nonblocking(false).unwrap();
+                return Some(connection);
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                if child.try_wait().unwrap().is_some() {
+                    return None;
+                }
+                thread::sleep(Duration::from_millis(10));
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
 }
 
 /// Listens at a new path.

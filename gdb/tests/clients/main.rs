@@ -1,7 +1,7 @@
-//! The server with real clients: GDB debugs a recorded execution of a small program, forward and
-//! backward. What it prints is not ours.
+//! The server with real clients: GDB and LLDB debug a recorded execution of a small program, GDB
+//! backward, too. What they print is not ours.
 //!
-//! A test is left out, visibly, if there is no `gdb` or no `gcc`.
+//! A test is left out, visibly, if there is no `gdb`, `lldb` or `gcc`.
 
 #![allow(
     clippy::unwrap_used,
@@ -13,5 +13,6 @@
 mod client;
 mod execution;
 mod gdb;
+mod lldb;
 mod protocol;
 mod recorded_target;
