@@ -8,22 +8,23 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use vbts_gdb::{SessionEnd, SessionError, serve};
+use vbts_gdb::{SessionEnd, SessionError, Target, serve};
 
+use crate::core_target::CoreTarget;
 use crate::execution::execution;
 use crate::recorded_target::RecordedTarget;
 
 /// What a session with a client left.
-pub struct Session {
+pub struct Session<T> {
     /// What the client has printed.
     pub output: String,
     /// What it has printed as errors, warnings and output of the target.
     pub errors: String,
-    pub target: RecordedTarget,
+    pub target: T,
     pub end: Result<SessionEnd, SessionError>,
 }
 
-impl Session {
+impl<T> Session<T> {
     /// Checks that the client has printed these texts, in this order.
     #[track_caller]
     pub fn shows(&self, texts: &[&str]) {
@@ -48,62 +49,75 @@ fn find(output: &str, texts: &[&str]) {
 }
 
 /// Runs GDB with these commands after those that connect it, or returns `None` and says why.
-pub fn gdb(commands: &[&str]) -> Option<Session> {
+pub fn gdb(commands: &[&str]) -> Option<Session<RecordedTarget>> {
     gdb_with(commands, |_| {})
 }
 
 /// As [`gdb`], with changes to the target.
-pub fn gdb_with(commands: &[&str], change: impl FnOnce(&mut RecordedTarget)) -> Option<Session> {
-    run("gdb", change, |path| {
-        let mut arguments = vec!["-nx".to_owned(), "-batch".to_owned()];
-        let connect = format!("target remote {path}");
-        let first = [
-            "set debuginfod enabled off",
-            "set width 0",
-            "set style enabled off",
-            "set remotetimeout 60",
-            "set sysroot target:",
-            &connect,
-        ];
-        for command in first.iter().chain(commands) {
-            arguments.extend(["-ex".to_owned(), (*command).to_owned()]);
+pub fn gdb_with(
+    commands: &[&str],
+    change: impl FnOnce(&mut RecordedTarget),
+) -> Option<Session<RecordedTarget>> {
+    let target = execution().map(|execution| {
+        let mut target = RecordedTarget::new(execution);
+        change(&mut target);
+        target
+    });
+    run("gdb", target, |path| gdb_arguments(path, commands))
+}
+
+/// As [`gdb`], for a core file.
+pub fn gdb_with_core(commands: &[&str]) -> Option<Session<CoreTarget>> {
+    run("gdb", CoreTarget::new(), |path| {
+        gdb_arguments(path, commands)
+    })
+}
+
+fn gdb_arguments(path: &str, commands: &[&str]) -> Vec<String> {
+    let connect = format!("target remote {path}");
+    let first = [
+        "set debuginfod enabled off",
+        "set width 0",
+        "set style enabled off",
+        "set remotetimeout 60",
+        "set sysroot target:",
+        &connect,
+    ];
+    let mut arguments = vec!["-nx".to_owned(), "-batch".to_owned()];
+    for command in first.iter().chain(commands) {
+        arguments.extend(["-ex".to_owned(), (*command).to_owned()]);
+    }
+    arguments
+}
+
+/// Runs LLDB with these commands after those that connect it, or returns `None` and says why.
+pub fn lldb(commands: &[&str]) -> Option<Session<RecordedTarget>> {
+    let execution = execution();
+    run("lldb", execution.map(RecordedTarget::new), |path| {
+        let file = execution.map_or_else(|_| String::new(), |run| run.file.display().to_string());
+        let mut arguments = vec!["--no-lldbinit".to_owned(), "--batch".to_owned(), file];
+        let connect = format!("process connect unix-connect://{path}");
+        for command in [&*connect].iter().chain(commands) {
+            arguments.extend(["-o".to_owned(), (*command).to_owned()]);
         }
         arguments
     })
 }
 
-/// Runs LLDB with these commands after those that connect it, or returns `None` and says why.
-pub fn lldb(commands: &[&str]) -> Option<Session> {
-    run(
-        "lldb",
-        |_| {},
-        |path| {
-            let file =
-                execution().map_or_else(|_| String::new(), |run| run.file.display().to_string());
-            let mut arguments = vec!["--no-lldbinit".to_owned(), "--batch".to_owned(), file];
-            let connect = format!("process connect unix-connect://{path}");
-            for command in [&*connect].iter().chain(commands) {
-                arguments.extend(["-o".to_owned(), (*command).to_owned()]);
-            }
-            arguments
-        },
-    )
-}
-
 /// Runs a client, whose arguments are made of the path of the socket.
-fn run(
+fn run<T: Target>(
     program: &str,
-    change: impl FnOnce(&mut RecordedTarget),
+    target: Result<T, &'static str>,
     arguments: impl FnOnce(&str) -> Vec<String>,
-) -> Option<Session> {
+) -> Option<Session<T>> {
     let test = thread::current().name().unwrap_or(program).to_owned();
     let skip = |why: &str| {
         eprintln!("skipped: {test}: {why}");
         vbts_testkit::skips::note(&test, why);
         None
     };
-    let execution = match execution() {
-        Ok(execution) => execution,
+    let mut target = match target {
+        Ok(target) => target,
         Err(why) => return skip(why),
     };
     if Command::new(program).arg("--version").output().is_err() {
@@ -119,8 +133,6 @@ fn run(
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut target = RecordedTarget::new(execution);
-    change(&mut target);
     let (output, end) = match accept(&listener, &mut child) {
         Some(connection) => thread::scope(|scope| {
             let output = scope.spawn(|| child.wait_with_output().unwrap());

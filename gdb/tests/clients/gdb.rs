@@ -2,7 +2,7 @@
 
 use vbts_gdb::{SessionEnd, SyscallFilter};
 
-use crate::client::{gdb, gdb_with};
+use crate::client::{gdb, gdb_with, gdb_with_core};
 
 #[test]
 fn connects_and_reads_the_program_from_the_target() {
@@ -388,4 +388,29 @@ fn kills_the_target() {
     };
     session.shows(&["[Inferior 1 (process 40) killed]"]);
     assert!(session.target.killed);
+}
+
+#[test]
+fn shows_variables_of_threads_and_libraries() {
+    let Some(session) = gdb_with_core(&[
+        "backtrace",
+        "info sharedlibrary",
+        "print own",
+        "print name",
+        "print errno",
+        "print (int) barrier.__size[0]",
+        "thread 2",
+        "print own",
+        "print errno",
+        "frame function second",
+        "print *(int *) argument",
+        "continue",
+        "set var own = 1",
+    ]) else {
+        return;
+    };
+    session.shows(&["stop_here () at", "#1 ", "main () at", "libc.so.6"]);
+    session.shows(&["$1 = 42", "$2 = \"first", "$3 = 9", "Switching to thread 2"]);
+    session.shows(&["$5 = 7", "$6 = 28", "$7 = 28"]);
+    session.fails_with(&["does not execute"]);
 }
