@@ -6,9 +6,9 @@ use std::io::{self, Cursor, Read, Write};
 use libfuzzer_sys::fuzz_target;
 use vbts_fuzz::input::Input;
 use vbts_gdb::{
-    Branch, BranchHistory, Capabilities, Connection, ProcessInfo, RegisterLayout, Registers,
-    Result, Resumption, Stop, StopPoint, StopReason, SyscallBoundary, SyscallFilter, Target,
-    TargetError, TargetFile, ThreadId, ThreadInfo, WatchAccess, serve,
+    Branch, BranchHistory, Capabilities, Condition, Connection, ProcessInfo, RegisterLayout,
+    Registers, Result, Resumption, Stop, StopPoint, StopReason, SyscallBoundary, SyscallFilter,
+    Target, TargetError, TargetFile, ThreadId, ThreadInfo, WatchAccess, serve,
 };
 
 /// Bit of the first byte: the rest are bytes of the connection. Without it, they are packets.
@@ -202,6 +202,17 @@ impl Target for Fickle<'_> {
         } = point
         {
             assert!(length > 0 && address.checked_add(length - 1).is_some());
+        }
+        self.result(|_| ())
+    }
+
+    fn set_conditions(&mut self, _: u32, _: u64, conditions: Vec<Condition>) -> Result<()> {
+        for condition in conditions {
+            let mut read = |_: u64, bytes: &mut [u8]| {
+                bytes.fill(self.input.u8());
+                self.input.u8() & 1 == 0
+            };
+            condition.holds(&Registers::default(), &mut read);
         }
         self.result(|_| ())
     }

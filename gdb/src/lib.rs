@@ -8,10 +8,12 @@
 //! | `target` | the trait [`Target`] |
 //! | `registers` | registers of x86-64 and of i386 |
 //! | `resumption` | what executes until the next stop, and what stops it |
+//! | `condition` | conditions of breakpoints, which a target may evaluate |
 //! | `stop` | reasons of a stop |
 //! | `file` | files that the client reads |
 //! | `server` | the session with a client: packets, and which function answers which |
 
+mod condition;
 mod file;
 mod registers;
 mod resumption;
@@ -19,6 +21,7 @@ mod server;
 mod stop;
 mod target;
 
+pub use condition::Condition;
 pub use file::{FileStatus, TargetFile};
 pub use registers::{Avx, Control, Fxsave, RegisterLayout, Registers};
 pub use resumption::{Direction, Resumption, StopPoint, SyscallFilter, ThreadAction, WatchAccess};

@@ -8,7 +8,7 @@ mod objects;
 mod packet;
 mod process;
 mod query;
-mod register_file;
+pub(crate) mod register_file;
 mod registers;
 mod resume;
 mod session;

@@ -4,6 +4,7 @@ use std::fmt;
 
 use thiserror::Error;
 
+use crate::condition::Condition;
 use crate::file::TargetFile;
 use crate::registers::{RegisterLayout, Registers};
 use crate::resumption::{Resumption, StopPoint, SyscallFilter};
@@ -58,6 +59,18 @@ pub trait Target {
     /// Removes a stop point that [`add_stop_point`](Self::add_stop_point) has added with equal
     /// arguments. Removing one that does not exist has no effect.
     fn remove_stop_point(&mut self, process: u32, point: StopPoint) -> Result<()>;
+
+    /// Replaces the conditions of the breakpoints at `address`. With conditions, a breakpoint stops
+    /// only if one of them [holds](Condition::holds). Removing the breakpoint removes them.
+    fn set_conditions(
+        &mut self,
+        process: u32,
+        address: u64,
+        conditions: Vec<Condition>,
+    ) -> Result<()> {
+        let _ = (process, address, conditions);
+        Err(TargetError::Unsupported)
+    }
 
     /// Selects the system calls of `process` that stop it, at entry and at return. It replaces the
     /// previous selection.
@@ -240,6 +253,8 @@ bitflags::bitflags! {
         const SIGNAL_INFORMATION = 1 << 8;
         /// [`Target::processes`].
         const PROCESSES = 1 << 9;
+        /// [`Target::set_conditions`].
+        const CONDITIONS = 1 << 10;
     }
 }
 

@@ -52,6 +52,7 @@ const ANNOUNCED: &[(Capabilities, &str)] = &[
         Capabilities::PROCESS_EVENTS,
         "fork-events+;vfork-events+;exec-events+",
     ),
+    (Capabilities::CONDITIONS, "ConditionalBreakpoints+"),
 ];
 
 fn supported(session: &mut Session<'_>, mut arguments: Arguments<'_>) -> Result<Outcome> {

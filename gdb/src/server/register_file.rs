@@ -4,18 +4,18 @@ use crate::registers::{Avx, Control, Fxsave, RegisterLayout, Registers};
 
 /// A register of a target description.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Row {
-    pub(super) name: &'static str,
-    pub(super) bits: u16,
+pub(crate) struct Row {
+    pub(crate) name: &'static str,
+    pub(crate) bits: u16,
     /// Name of the type in the target description.
-    pub(super) kind: &'static str,
-    pub(super) feature: Feature,
+    pub(crate) kind: &'static str,
+    pub(crate) feature: Feature,
     place: Place,
 }
 
 /// A group of registers that a target description has or does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Feature {
+pub(crate) enum Feature {
     Core,
     Sse,
     Linux,
@@ -114,7 +114,7 @@ const CONTROL: [(&str, &str); 7] = [
 ];
 
 /// Returns the registers of a process in GDB's order. The number of a register is its index.
-pub(super) fn rows(layout: RegisterLayout) -> Vec<Row> {
+pub(crate) fn rows(layout: RegisterLayout) -> Vec<Row> {
     let (general, word, vectors) = if layout.is_32_bit {
         (GENERAL_32, 32, 8)
     } else {
@@ -170,13 +170,13 @@ pub(super) fn rows(layout: RegisterLayout) -> Vec<Row> {
 
 impl Row {
     /// Returns the size of the register in bytes.
-    pub(super) fn size(self) -> usize {
+    pub(crate) fn size(self) -> usize {
         usize::from(self.bits / 8)
     }
 
     /// Returns the value of the register, of which the first [`size`](Self::size) bytes are used,
     /// or `None` if it is not known.
-    pub(super) fn get(self, registers: &Registers) -> Option<[u8; 16]> {
+    pub(crate) fn get(self, registers: &Registers) -> Option<[u8; 16]> {
         let x87 = registers.fxsave.as_ref();
         let value = match self.place {
             Place::General(index) => registers.general[index].into(),
@@ -202,7 +202,7 @@ impl Row {
 
     /// Replaces the value of the register. A value that `registers` does not have stays unknown.
     /// The upper half of a register stays, of which a process of 32 bits has the lower one.
-    pub(super) fn set(self, registers: &mut Registers, bytes: &[u8]) {
+    pub(crate) fn set(self, registers: &mut Registers, bytes: &[u8]) {
         let mut value = [0; 16];
         let length = bytes.len().min(self.size());
         value[..length].copy_from_slice(&bytes[..length]);

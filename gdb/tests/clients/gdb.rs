@@ -135,6 +135,31 @@ fn conditions_and_counts_of_breakpoints_hold_backward() {
 }
 
 #[test]
+fn the_target_evaluates_conditions() {
+    let Some(session) = gdb(&[
+        "break square if n == 3 && total > 4",
+        "tbreak visit if last.x * 2 == (char) 4 || $rsp == 0",
+        "continue",
+        "info breakpoints",
+        "print last.x",
+        "continue",
+        "print total",
+        "delete",
+        "tbreak visit if n < -3 || (unsigned) n == counter && n % 2",
+        "reverse-continue",
+        "print n",
+    ]) else {
+        return;
+    };
+    session.shows(&["Temporary breakpoint 2, visit (n=3)"]);
+    session.shows(&["stop only if n == 3 && total > 4 (target evals)", "$1 = 2"]);
+    session.shows(&["Breakpoint 1, square (n=3)", "$2 = 5"]);
+    session.shows(&["Temporary breakpoint 3, visit (n=3)", "$3 = 3"]);
+    // Three of square and of visit each.
+    assert_eq!(session.target.passed_conditions.get(), 6);
+}
+
+#[test]
 fn shows_threads_processes_and_files() {
     let Some(session) = gdb(&[
         "info threads",

@@ -1,12 +1,13 @@
 //! A target that moves along a recorded execution.
 
-use std::collections::HashSet;
+use std::cell::Cell;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use vbts_gdb::{
-    BranchHistory, Capabilities, Direction, ProcessInfo, RegisterLayout, Registers, Result,
-    Resumption, Stop, StopPoint, StopReason, SyscallFilter, Target, TargetError, TargetFile,
-    ThreadAction, ThreadId, ThreadInfo, WatchAccess,
+    BranchHistory, Capabilities, Condition, Direction, ProcessInfo, RegisterLayout, Registers,
+    Result, Resumption, Stop, StopPoint, StopReason, SyscallFilter, Target, TargetError,
+    TargetFile, ThreadAction, ThreadId, ThreadInfo, WatchAccess,
 };
 
 use crate::execution::{Execution, MEMORY};
@@ -31,6 +32,10 @@ pub struct RecordedTarget {
     step: usize,
     memory: Vec<u8>,
     points: HashSet<StopPoint>,
+    /// Conditions of breakpoints, by address.
+    conditions: HashMap<u64, Vec<Condition>>,
+    /// Number of conditions that did not hold.
+    pub passed_conditions: Cell<u32>,
     running: Option<(Direction, ThreadAction)>,
     /// The step at which the last resumption began.
     resumed_at: usize,
@@ -54,6 +59,8 @@ impl RecordedTarget {
             step: execution.states.len() - 1,
             memory: execution.final_memory.clone(),
             points: HashSet::new(),
+            conditions: HashMap::new(),
+            passed_conditions: Cell::new(0),
             running: None,
             resumed_at: 0,
             stop: StopReason::Signal(5),
@@ -115,7 +122,10 @@ impl RecordedTarget {
 
     fn breakpoint(&self) -> Option<StopReason> {
         let address = self.execution.states[self.step].rip;
-        if self.points.contains(&StopPoint::Breakpoint { address }) {
+        if !self.condition_holds(address) {
+            self.passed_conditions.set(self.passed_conditions.get() + 1);
+            None
+        } else if self.points.contains(&StopPoint::Breakpoint { address }) {
             Some(StopReason::Breakpoint)
         } else if self
             .points
@@ -125,6 +135,22 @@ impl RecordedTarget {
         } else {
             None
         }
+    }
+
+    fn condition_holds(&self, address: u64) -> bool {
+        let Some(conditions) = self.conditions.get(&address) else {
+            return true;
+        };
+        let mut read = |address: u64, bytes: &mut [u8]| {
+            let memory = self.memory.get(address as usize..).unwrap_or_default();
+            let memory = memory.get(..bytes.len());
+            memory
+                .inspect(|memory| bytes.copy_from_slice(memory))
+                .is_some()
+        };
+        conditions
+            .iter()
+            .any(|condition| condition.holds(self.registers(), &mut read))
     }
 
     /// Executes an instruction, and returns why the target stops after it.
@@ -251,7 +277,19 @@ impl Target for RecordedTarget {
         Ok(())
     }
 
+    fn set_conditions(&mut self, _: u32, address: u64, conditions: Vec<Condition>) -> Result<()> {
+        self.conditions.remove(&address);
+        if !conditions.is_empty() {
+            self.conditions.insert(address, conditions);
+        }
+        Ok(())
+    }
+
     fn remove_stop_point(&mut self, _: u32, point: StopPoint) -> Result<()> {
+        if let StopPoint::Breakpoint { address } | StopPoint::HardwareBreakpoint { address } = point
+        {
+            self.conditions.remove(&address);
+        }
         self.points.remove(&point);
         Ok(())
     }
