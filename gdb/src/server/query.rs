@@ -29,7 +29,6 @@ pub(super) const PACKETS: &[(Match, &str, Handler)] = &[
     (Begin, "qAttached", |_, _| Ok(Outcome::Reply(b"1".to_vec()))),
     (Whole, "qOffsets", process::offsets),
     (Begin, "qRcmd,", monitor),
-    (Begin, "qSymbol:", thread_local::symbol),
     (Begin, "qGetTLSAddr:", thread_local::address),
     (Begin, "Qbtrace:", branch_trace::enable),
     (Begin, "Qbtrace-conf:bts:size=", branch_trace::set_size),

@@ -125,7 +125,6 @@ pub(super) struct Session<'t> {
     pub(super) files: files::OpenFiles,
     pub(super) branch_trace: branch_trace::Settings,
     pub(super) thread_list: threads::Listing,
-    pub(super) symbols: super::thread_local::Symbols,
 }
 
 /// What the client understands.
@@ -215,7 +214,6 @@ impl<'t> Session<'t> {
             files: files::OpenFiles::default(),
             branch_trace: branch_trace::Settings::default(),
             thread_list: threads::Listing::default(),
-            symbols: super::thread_local::Symbols::default(),
         };
         session.select_stopped();
         session

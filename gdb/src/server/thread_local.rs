@@ -1,76 +1,35 @@
-//! Addresses of thread-local variables, with what glibc tells debuggers of its structures.
+//! Addresses of thread-local variables in processes with glibc.
 //!
-//! glibc has symbols (nptl_db/structs.def in its source) that describe fields, each by the size in
-//! bits, the number of elements, and the offset in bytes. The client looks the symbols up
-//! (`qSymbol`), and the server follows the structures: from the thread's descriptor, to which FS
-//! points, to its vector of blocks (DTV), and there to the block of the library.
-
-use std::collections::HashMap;
+//! FS points to the thread's descriptor, which has at offset 8 the address of its vector of blocks
+//! (DTV): 16 bytes for each library with such variables, by the library's number, of which the
+//! first 8 are the address of the block ("ELF Handling For Thread-Local Storage", and
+//! sysdeps/x86_64/nptl/tls.h in glibc's source).
+//!
+//! The number is in the library's `struct link_map`, at an offset that each version of glibc has
+//! another one of. glibc tells debuggers in constants, but these are in pages that a program does
+//! not read, so that they are often not in its memory. The server instead finds the offset from
+//! what is known to be equal: a library that was loaded with the program has its block at a fixed
+//! distance below the descriptor, the distance is in the word before the number
+//! (`l_tls_offset`, `l_tls_modid`), and the DTV has the same block at that number.
 
 use super::session::{Outcome, Session};
-use super::text::{Arguments, MALFORMED, from_hex, push_hex};
+use super::text::Arguments;
 use crate::target::{Result, TargetError, ThreadId};
 
-/// Number of the library in the DTV, in `struct link_map`.
-const MODULE: usize = 0;
-/// Place of the library in static thread-local memory, in `struct link_map`.
-const STATIC_OFFSET: usize = 1;
-/// The DTV, in the thread's descriptor.
-const VECTOR: usize = 2;
-/// An element of the DTV: its size is that of the field.
-const ELEMENT: usize = 3;
-/// The address of the block, in an element.
-const POINTER: usize = 4;
-
-const SYMBOLS: [&str; 5] = [
-    "_thread_db_link_map_l_tls_modid",
-    "_thread_db_link_map_l_tls_offset",
-    "_thread_db_pthread_dtvp",
-    "_thread_db_dtv_dtv",
-    "_thread_db_dtv_t_pointer_val",
-];
-/// Processes whose symbols are kept.
-const MAX_PROCESSES: usize = 4096;
-
-/// Addresses of the symbols, by process.
-#[derive(Debug, Default)]
-pub(super) struct Symbols(HashMap<u32, [Option<u64>; SYMBOLS.len()]>);
-
-/// `qSymbol::`, by which the client offers to look symbols up, and `qSymbol:ADDRESS:NAME`, the
-/// answer for one. The reply asks for the next one, or is `OK`.
-pub(super) fn symbol(session: &mut Session<'_>, mut arguments: Arguments<'_>) -> Result<Outcome> {
-    let process = session.thread()?.process;
-    let known = &mut session.symbols.0;
-    if known.len() == MAX_PROCESSES && !known.contains_key(&process) {
-        return Outcome::ok();
-    }
-    let known = known.entry(process).or_default();
-    let value = arguments.until(b':');
-    let next = if arguments.is_empty() {
-        *known = Default::default();
-        0
-    } else {
-        let name = from_hex(arguments.0)?;
-        let index = SYMBOLS
-            .iter()
-            .position(|symbol| symbol.as_bytes() == name)
-            .ok_or(MALFORMED)?;
-        if value.is_empty() {
-            // Without the first symbol there is no glibc, or not yet.
-            return Outcome::ok();
-        }
-        known[index] = Some(Arguments(value).number()?);
-        index + 1
-    };
-    match SYMBOLS.get(next) {
-        Some(name) => {
-            let mut reply = b"qSymbol:".to_vec();
-            push_hex(&mut reply, name.as_bytes());
-            Ok(Outcome::Reply(reply))
-        }
-        None => Outcome::ok(),
-    }
-}
+/// Offset of the DTV's address in the thread's descriptor.
+const VECTOR: u64 = 8;
+/// Size of an element of the DTV.
+const ELEMENT_SIZE: u64 = 16;
+/// Libraries with thread-local variables, at most.
+const MAX_NUMBER: u64 = 1 << 16;
+/// Offsets of the next and of the previous library in `struct link_map`, which are the same in each
+/// version.
+const NEXT: u64 = 24;
+const PREVIOUS: u64 = 32;
+/// Libraries that are looked at.
+const MAX_LIBRARIES: usize = 1000;
+/// Size of the part of `struct link_map` in which the number may be.
+const LINK_MAP_SIZE: usize = 0x800;
 
 /// `qGetTLSAddr:THREAD,OFFSET,LINK_MAP`: the address of a variable.
 pub(super) fn address(session: &mut Session<'_>, mut arguments: Arguments<'_>) -> Result<Outcome> {
@@ -81,74 +40,85 @@ pub(super) fn address(session: &mut Session<'_>, mut arguments: Arguments<'_>) -
     let link_map = arguments.number()?;
     arguments.end()?;
     let thread = session.find_thread(selector)?;
-    let block = block(session, thread, link_map)?;
+    if session.layout(thread)?.is_32_bit {
+        return Err(TargetError::Unsupported);
+    }
+    let descriptor = session.target.read_registers(thread)?.fs_base;
+    let vector = read(session, thread, descriptor.wrapping_add(VECTOR))?;
+    let blocks = Blocks {
+        thread,
+        descriptor,
+        vector,
+    };
+    let block = blocks.of(session, link_map)?;
     Ok(format!("{:x}", block.wrapping_add(offset)).into())
 }
 
-/// Returns the address of a library's block of thread-local variables.
-fn block(session: &mut Session<'_>, thread: ThreadId, link_map: u64) -> Result<u64> {
-    let layout = session.layout(thread)?;
-    if layout.is_32_bit {
-        return Err(TargetError::Unsupported);
-    }
-    let known = session
-        .symbols
-        .0
-        .get(&thread.process)
-        .copied()
-        .unwrap_or_default();
-    let mut field = |index: usize| -> Result<Field> {
-        let address = known[index].ok_or(TargetError::Unsupported)?;
-        Field::read(session, thread, address)
-    };
-    let (module, vector) = (field(MODULE)?, field(VECTOR)?);
-    let (element, pointer, static_offset) =
-        (field(ELEMENT)?, field(POINTER)?, field(STATIC_OFFSET)?);
-
-    let descriptor = session.target.read_registers(thread)?.fs_base;
-    // A static program has no link map: its block is the first.
-    let number = match link_map {
-        0 => 1,
-        map => read(session, thread, map.wrapping_add(module.offset))?,
-    };
-    let vector = read(session, thread, descriptor.wrapping_add(vector.offset))?;
-    let place = number
-        .wrapping_mul(u64::from(element.bits / 8))
-        .wrapping_add(element.offset);
-    let block = read(
-        session,
-        thread,
-        vector.wrapping_add(place).wrapping_add(pointer.offset),
-    )?;
-    // The thread has not used the library's variables yet, and none or all ones is there.
-    if block != 0 && block != u64::MAX {
-        return Ok(block);
-    }
-    let offset = match link_map {
-        0 => 0,
-        map => read(session, thread, map.wrapping_add(static_offset.offset))?,
-    };
-    // 0, -1 and -2 are no places: NO_TLS_OFFSET, FORCED_DYNAMIC_TLS_OFFSET.
-    if offset == 0 || offset >= u64::MAX - 1 {
-        let why = "the thread has not used variables of this library yet";
-        return Err(TargetError::Refused(why.to_owned()));
-    }
-    Ok(descriptor.wrapping_sub(offset))
+/// The blocks of a thread.
+struct Blocks {
+    thread: ThreadId,
+    descriptor: u64,
+    vector: u64,
 }
 
-/// A field of a structure of glibc.
-struct Field {
-    bits: u32,
-    offset: u64,
-}
+impl Blocks {
+    /// Returns the address of the block of a library.
+    fn of(&self, session: &mut Session<'_>, link_map: u64) -> Result<u64> {
+        // A static program has no link map: its block is the first.
+        if link_map == 0 {
+            return self.numbered(session, 1);
+        }
+        let unknown = || TargetError::Refused("the C library is not one that is known".to_owned());
+        let place = self.find_number(session, link_map)?.ok_or_else(unknown)?;
+        let number = read(session, self.thread, link_map.wrapping_add(place))?;
+        let block = self.numbered(session, number)?;
+        // All ones: the library was loaded later, and the thread has not used its variables.
+        if number == 0 || block == 0 || block == u64::MAX {
+            let why = "the thread has not used variables of this library yet";
+            return Err(TargetError::Refused(why.to_owned()));
+        }
+        Ok(block)
+    }
 
-impl Field {
-    fn read(session: &mut Session<'_>, thread: ThreadId, address: u64) -> Result<Self> {
-        // Three numbers of 32 bits: size, count, offset. The casts take one of the two that were
-        // read.
-        let bits = read(session, thread, address)? as u32;
-        let offset = read(session, thread, address.wrapping_add(4))? >> 32;
-        Ok(Self { bits, offset })
+    fn numbered(&self, session: &mut Session<'_>, number: u64) -> Result<u64> {
+        let offset = number.wrapping_mul(ELEMENT_SIZE);
+        read(session, self.thread, self.vector.wrapping_add(offset))
+    }
+
+    /// Returns the offset of `l_tls_modid`, from the first library of the chain that shows it.
+    fn find_number(&self, session: &mut Session<'_>, link_map: u64) -> Result<Option<u64>> {
+        let mut map = link_map;
+        for _ in 0..MAX_LIBRARIES {
+            match read(session, self.thread, map.wrapping_add(PREVIOUS))? {
+                0 => break,
+                previous => map = previous,
+            }
+        }
+        for _ in 0..MAX_LIBRARIES {
+            if map == 0 {
+                break;
+            }
+            let mut bytes = [0; LINK_MAP_SIZE];
+            let count = session.target.read_memory(self.thread, map, &mut bytes)?;
+            let words: Vec<u64> = bytes[..count]
+                .as_chunks()
+                .0
+                .iter()
+                .map(|word| u64::from_le_bytes(*word))
+                .collect();
+            for (index, pair) in words.windows(2).enumerate() {
+                let &[distance, number] = pair else { continue };
+                if distance != 0
+                    && (1..MAX_NUMBER).contains(&number)
+                    && self.numbered(session, number).ok()
+                        == Some(self.descriptor.wrapping_sub(distance))
+                {
+                    return Ok(Some(8 * (index as u64 + 1)));
+                }
+            }
+            map = read(session, self.thread, map.wrapping_add(NEXT))?;
+        }
+        Ok(None)
     }
 }
 

@@ -117,7 +117,6 @@ fn malformed_packets_are_refused() {
         "vFile:open:2f",
         "vFile:pread:0",
         "qGetTLSAddr:p1.1,0",
-        "qSymbol:0:00",
         "qXfer:features:read:x:0,10",
     ] {
         let Some(replies) = converse(&[packet, "?"]) else {
