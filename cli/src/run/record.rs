@@ -156,8 +156,8 @@ impl RecordConfig {
         Ok(probes)
     }
 
-    /// Writes the end of the file, of a run that ended so, and reports its size. `kernel`
-    /// has what the kernel's file lacks. If the run was `interrupted`, a reader that does not read is
+    /// Writes the end of the file, of a run that ended so, and reports its size. `kernel` has
+    /// what the kernel's file lacks. If the run was `interrupted`, a reader that does not read is
     /// not waited for.
     ///
     /// # Errors
