@@ -73,6 +73,8 @@ pub struct TraceConfig {
     /// Whether the run ends with the last process that the program has started; else it ends with
     /// the first one.
     pub wait_all: bool,
+    /// Whether the run ends when all tasks of the program wait for each other for ever.
+    pub ends_at_deadlock: bool,
     /// Size of the guest kernel's trace buffer of a task.
     pub buffer: Size,
     /// Whether the trace shows when tasks arrive on processors and depart from them.
@@ -129,6 +131,7 @@ impl TraceConfig {
             scope: Scope::User,
             follow: Follow::All,
             wait_all: true,
+            ends_at_deadlock: true,
             buffer: DEFAULT_BUFFER,
             sched: false,
             filters: Filters::default(),

@@ -86,5 +86,7 @@ pub use format::Format;
 pub use output::{Destination, INDEX};
 pub use pipeline::{Options, Writer, WriterError};
 pub use program::Streams;
-pub use session::{AgentConnection, HostRecording, Notes, ReplayConnection, Session, SessionError};
+pub use session::{
+    AgentConnection, EndedBy, HostRecording, Notes, ReplayConnection, Session, SessionError,
+};
 pub use summary::{RunEnd, Summary, Written};

@@ -25,6 +25,8 @@ pub enum RunEnd {
     Stopped,
     /// The guest's kernel panicked, or its processor shut down.
     Panic,
+    /// All tasks of the program waited for each other for ever.
+    Deadlock,
     /// Something else ended it, such as a full disk.
     Error,
 }
@@ -39,6 +41,7 @@ impl RunEnd {
             Self::Interrupted => "interrupted",
             Self::Stopped => "stopped",
             Self::Panic => "panic",
+            Self::Deadlock => "deadlock",
             Self::Error => "error",
         }
     }
@@ -52,6 +55,7 @@ impl RunEnd {
             Failure::Signal(signal) if *signal != SIGPIPE => Self::Interrupted,
             Failure::Interrupted | Failure::Quit => Self::Interrupted,
             Failure::Guest { .. } => Self::Panic,
+            Failure::Deadlock => Self::Deadlock,
             Failure::Signal(_)
             | Failure::Error(_)
             | Failure::Host(_)

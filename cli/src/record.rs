@@ -51,6 +51,9 @@ pub(crate) struct RecordArgs {
         help_heading = "Recording options"
     )]
     pub wait_all: bool,
+    /// Wait on if all tasks of the program wait for each other for ever (default: end the run)
+    #[arg(long, help_heading = "Recording options")]
+    pub wait_forever: bool,
     /// Date of the guest at its boot: seconds since 1970, or a date such as 2026-01-31 or
     /// 2026-01-31T12:00:00Z (default: $SOURCE_DATE_EPOCH, else the host's date)
     #[arg(
@@ -91,6 +94,7 @@ impl RecordArgs {
             format: TraceFormat::Raw,
             output: TraceTo::Nowhere,
             wait_all: self.wait_all,
+            ends_at_deadlock: !self.wait_forever,
             epoch: self.epoch,
             quiet: self.quiet,
             ..TraceConfig::new(&self.program)

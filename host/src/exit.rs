@@ -57,6 +57,8 @@ pub enum Failure {
         /// The end of the guest's console.
         console: String,
     },
+    /// All tasks of the program waited for each other for ever.
+    Deadlock,
     /// The user ended the guest with Ctrl-A x.
     Quit,
     /// A signal or the time limit ended the wait for a reader of the output.
@@ -71,7 +73,7 @@ impl Failure {
     /// The exit status of `vbts`.
     pub fn status(&self) -> u8 {
         match self {
-            Self::Error(_) | Self::Interrupted => status::ERROR,
+            Self::Error(_) | Self::Interrupted | Self::Deadlock => status::ERROR,
             Self::Host(_) | Self::NotExecutable(_) => status::HOST,
             Self::NotFound(_) => status::NOT_FOUND,
             Self::Timeout { .. } | Self::WritingTimeout { .. } | Self::ReportTimeout { .. } => {
@@ -98,6 +100,7 @@ impl Failure {
             | Self::NotFound(_)
             | Self::NotExecutable(_)
             | Self::Guest { .. }
+            | Self::Deadlock
             | Self::Killed(_) => false,
         }
     }
@@ -171,6 +174,10 @@ impl fmt::Display for Failure {
                 )
             }
             Self::Guest { reason, .. } => f.write_str(reason),
+            Self::Deadlock => f.write_str(
+                "deadlock: all tasks of the program wait for each other, without a time limit; \
+                 --wait-forever waits on",
+            ),
             Self::Quit => f.write_str("ended by Ctrl-A x"),
             Self::Interrupted => f.write_str("interrupted while writing"),
             Self::Signal(signal) => write!(f, "interrupted by {}", signal_name(*signal)),

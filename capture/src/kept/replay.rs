@@ -91,6 +91,7 @@ impl Replay {
             ("interrupted", ..) => RunEnd::Interrupted,
             ("stopped", ..) => RunEnd::Stopped,
             ("panic", ..) => RunEnd::Panic,
+            ("deadlock", ..) => RunEnd::Deadlock,
             ("error", ..) => RunEnd::Error,
             _ => return Err(ReplayError::UnknownEnd(read.end.clone())),
         };

@@ -2,7 +2,9 @@
 //!
 //! A branch to the beginning of a function is a call. A branch to what follows the call, at most
 //! the length of an instruction behind its address, is its return. The procedure linkage table and
-//! the dynamic linker's resolver lead from a call to its function, and are no callers.
+//! the dynamic linker's resolver lead from a call to its function, and are no callers. A branch into
+//! the middle of another function that is the return of no known call is that of a call before the
+//! last branches.
 
 use vbts_symbols::{Symbolizer, is_linkage};
 
@@ -26,8 +28,11 @@ pub(super) struct Callers {
 }
 
 /// A place, as far as it matters here.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct Place {
+    /// The name of its function, without the ending of a part that the compiler has moved away;
+    /// `None` if the function is unknown.
+    function: Option<String>,
     is_entry: bool,
     is_linkage: bool,
     /// Its function jumps to others, and does not call them.
@@ -45,12 +50,18 @@ fn place(label: &str) -> Place {
     let function = function(label);
     let is_linkage = function.is_some_and(|(name, _)| is_linkage(name));
     Place {
+        function: function.map(|(name, _)| name.trim_end_matches(".cold").to_owned()),
         is_entry: function.is_some_and(|(_, offset)| offset == ENTRY),
         is_linkage,
         jumps: is_linkage
             && function
                 .is_some_and(|(name, _)| name.starts_with(RESOLVER) || name.ends_with("plt")),
     }
+}
+
+/// Returns whether a branch leads out of its function.
+fn leaves(from: &Place, to: &Place) -> bool {
+    from.function.is_some() && to.function.is_some() && from.function != to.function
 }
 
 impl Callers {
@@ -72,7 +83,8 @@ impl Callers {
         let mut to_linkage: Vec<bool> = Vec::new();
         for (at, branch) in all.iter().enumerate() {
             let (from, to) = (label(branch.from), label(branch.to));
-            if !from.is_linkage && !to_linkage.contains(&true) {
+            let in_linkage = from.is_linkage || to_linkage.contains(&true);
+            if !in_linkage {
                 this.shown.push(at);
             }
             let returns = |call: &usize| {
@@ -91,6 +103,9 @@ impl Callers {
             } else if let Some(returned) = this.open.iter().rposition(returns) {
                 this.open.truncate(returned);
                 to_linkage.truncate(returned);
+            } else if !in_linkage && leaves(&from, &to) {
+                this.open.clear();
+                to_linkage.clear();
             }
         }
         let mut is_linkage =
@@ -118,6 +133,7 @@ mod tests {
                 is_entry,
                 is_linkage,
                 jumps,
+                ..
             } = place(label);
             (is_entry, is_linkage, jumps)
         };

@@ -161,7 +161,8 @@ pub(crate) struct Standing {
     pub syscall: Vec<u8>,
 }
 
-/// Where a task stands, with its last `branches` branches.
+/// Where a task stands: in a system call with its callers, and else with its last `branches`
+/// branches.
 pub(crate) fn of_standing(
     standing: &Standing,
     branches: usize,
@@ -173,8 +174,9 @@ pub(crate) fn of_standing(
         syscall,
     } = standing;
     let mut text = format!("  task {} ({}): ", task.id, printable(name));
+    let parsed = std::str::from_utf8(syscall).ok().and_then(parsed);
     // Writing to a `String` does not fail.
-    let _ = match std::str::from_utf8(syscall).ok().and_then(parsed) {
+    let _ = match parsed {
         Some((number, at)) if number < 0 => {
             writeln!(text, "in the program at {}", place(symbols, task, at))
         }
@@ -189,8 +191,12 @@ pub(crate) fn of_standing(
         }
         None => writeln!(text, "{}", printable(syscall)),
     };
-    let all = task.recent.branches();
-    last_branches(&mut text, task, all, branches, "", symbols);
+    let callers = Callers::of(task, symbols);
+    write_callers(&mut text, std::iter::empty(), task, &callers, symbols);
+    if callers.open.is_empty() || !parsed.is_some_and(|(number, _)| number >= 0) {
+        let all = task.recent.branches();
+        last_branches(&mut text, task, all, branches, "", symbols);
+    }
     text
 }
 

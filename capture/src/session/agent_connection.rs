@@ -30,6 +30,15 @@ const DRAIN_TIME: Duration = Duration::from_secs(2);
 /// Index of the agent's port on its console device.
 pub(super) const AGENT_PORT: usize = 0;
 
+/// What ends a run before the program does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EndedBy {
+    /// A signal or the time limit.
+    Event(Event),
+    /// The program is in a deadlock.
+    Deadlock,
+}
+
 /// Connects the agent inside the guest to the host: sends it the job, input and signals.
 #[derive(Debug)]
 pub struct AgentConnection {
@@ -53,8 +62,8 @@ pub struct AgentConnection {
     alarm: Arc<Alarm>,
     /// The program was sent a signal.
     signalled: bool,
-    /// The event that ends the run, for which the guest was asked to drain its buffers.
-    ended_by: Option<Event>,
+    /// What ends the run, for which the guest was asked to drain its buffers.
+    ended_by: Option<EndedBy>,
     progress: Option<indicatif::ProgressBar>,
 }
 
@@ -105,17 +114,17 @@ impl AgentConnection {
         self.progress = Some(progress);
     }
 
-    /// The event that has ended the run before the program did.
-    pub fn ended_by(&self) -> Option<Event> {
+    /// What has ended the run before the program did.
+    pub fn ended_by(&self) -> Option<EndedBy> {
         self.ended_by
     }
 
-    /// Asks the guest to drain its buffers and to end, because of `event`. Returns whether it can.
-    fn end(&mut self, board: &Board, event: Event) -> Result<bool, Failure> {
+    /// Asks the guest to drain its buffers and to end, because of `cause`. Returns whether it can.
+    fn end(&mut self, board: &Board, cause: EndedBy) -> Result<bool, Failure> {
         if self.ended_by.is_some() || !lock(&self.session).has_started() {
             return Ok(false);
         }
-        self.ended_by = Some(event);
+        self.ended_by = Some(cause);
         lock(&self.session).expect_end();
         self.send(&ToGuest::End)?;
         self.flush(board);
@@ -244,6 +253,7 @@ impl RunObserver for AgentConnection {
         let closed = session.take_closed().map_err(SessionError::into_failure)?;
         let (ready, wanted) = (session.is_ready(), session.take_wanted_input());
         let (time, stopped) = (session.take_time(), session.take_stopped());
+        let deadlock = session.take_deadlock();
         if let Some(progress) = &self.progress {
             progress.set_position(session.records());
         }
@@ -275,9 +285,12 @@ impl RunObserver for AgentConnection {
         }
         if self.awaits_input() && (asked || now >= self.next_check) {
             self.next_check = now.saturating_add(INPUT_CHECK_INTERVAL);
-            if self.send_input()? && !self.end(board, Event::Signal(SIGINT))? {
+            if self.send_input()? && !self.end(board, EndedBy::Event(Event::Signal(SIGINT)))? {
                 return Err(Failure::Signal(SIGINT));
             }
+        }
+        if deadlock {
+            self.end(board, EndedBy::Deadlock)?;
         }
         self.serve_terminal(stopped)?;
         self.flush(board);
@@ -294,14 +307,14 @@ impl RunObserver for AgentConnection {
             self.flush(board);
             return Ok(());
         }
-        if self.end(board, event)? {
+        if self.end(board, EndedBy::Event(event))? {
             return Ok(());
         }
         Err(Failure::Signal(signal))
     }
 
     fn outlasts_timeout(&mut self, board: &Board) -> Result<bool, Failure> {
-        self.end(board, Event::Timeout)
+        self.end(board, EndedBy::Event(Event::Timeout))
     }
 
     fn awaited_inputs(&self) -> Vec<BorrowedFd<'_>> {

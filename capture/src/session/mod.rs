@@ -27,7 +27,7 @@ use vbts_devices::{ByteSink, GuestRam};
 use vbts_protocol::{Decoder, ExitStatus, MAX_OPEN_FILES, ToHost, VERSION};
 use vbts_trace::Event;
 
-pub use agent_connection::AgentConnection;
+pub use agent_connection::{AgentConnection, EndedBy};
 pub use error::SessionError;
 use host_recorder::HostRecorder;
 pub use host_recorder::HostRecording;
@@ -113,6 +113,8 @@ pub struct Session {
     time: Option<u64>,
     /// The program has stopped at its terminal.
     stopped: bool,
+    /// The program is in a deadlock.
+    deadlock: bool,
     /// The last requests for input since the last [`Session::take_wanted_input`], by stream.
     wanted_input: BTreeMap<u32, InputWanted>,
     positions: Positions,
@@ -163,6 +165,7 @@ impl Session {
             started: false,
             time: None,
             stopped: false,
+            deadlock: false,
             wanted_input: BTreeMap::new(),
             positions,
             ending: None,
@@ -319,6 +322,11 @@ impl Session {
         std::mem::take(&mut self.stopped)
     }
 
+    /// Returns whether the program has come into a deadlock since the last call.
+    pub(crate) fn take_deadlock(&mut self) -> bool {
+        std::mem::take(&mut self.deadlock)
+    }
+
     /// Returns the last requests for input since the last call, by stream.
     pub(crate) fn take_wanted_input(&mut self) -> BTreeMap<u32, InputWanted> {
         std::mem::take(&mut self.wanted_input)
@@ -434,6 +442,10 @@ impl Session {
                 },
                 ToHost::Stopped => {
                     self.stopped = true;
+                    continue;
+                }
+                ToHost::Deadlock => {
+                    self.deadlock = true;
                     continue;
                 }
                 ToHost::Outlived {

@@ -27,7 +27,8 @@ use vbts_capture::program::Positions;
 use vbts_capture::program::Terminal;
 use vbts_capture::program::{self, ProgramError};
 use vbts_capture::{
-    AgentConnection, Destination, INDEX, Options, Session, Streams, TraceConfig, TraceFormat,
+    AgentConnection, Destination, EndedBy, INDEX, Options, Session, Streams, TraceConfig,
+    TraceFormat,
 };
 use vbts_guest_files::GuestFiles;
 use vbts_guest_files::arch::Arch;
@@ -279,8 +280,9 @@ impl TracedGuest {
             say(format_args!("{error:#}"));
         }
         let failure = match (ended_by, outcome) {
-            (Some(Event::Signal(signal)), _) => Some(Failure::Signal(signal)),
-            (Some(Event::Timeout), _) => Some(machine.timed_out()),
+            (Some(EndedBy::Event(Event::Signal(signal))), _) => Some(Failure::Signal(signal)),
+            (Some(EndedBy::Event(Event::Timeout)), _) => Some(machine.timed_out()),
+            (Some(EndedBy::Deadlock), _) => Some(Failure::Deadlock),
             (_, Err(failure)) => Some(failure),
             (_, Ok(_)) if has_ended => None,
             (_, Ok(end)) => {

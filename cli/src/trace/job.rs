@@ -179,6 +179,7 @@ pub(super) fn job(
         )),
         epoch: Some(date::date(config.epoch)?),
         wait_all: config.wait_all,
+        ends_at_deadlock: config.ends_at_deadlock,
     })
 }
 

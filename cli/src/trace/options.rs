@@ -81,6 +81,9 @@ pub(crate) struct TraceArgs {
         help_heading = "Trace options"
     )]
     pub wait_all: bool,
+    /// Wait on if all tasks of the program wait for each other for ever (default: end the run)
+    #[arg(long, help_heading = "Trace options")]
+    pub wait_forever: bool,
     /// Which branches to record
     #[arg(
         long,
@@ -149,6 +152,7 @@ impl TraceArgs {
                 false => Follow::All,
             }),
             wait_all: self.wait_all,
+            ends_at_deadlock: !self.wait_forever,
             buffer: self.buffer,
             sched: self.sched,
             filters: Filters::from(&self.filters),

@@ -4,6 +4,7 @@
 mod bts;
 mod code;
 mod crash;
+mod deadlock;
 mod failure;
 mod layer;
 mod machine;

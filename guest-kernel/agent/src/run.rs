@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::ptr;
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use vbts_protocol::{ErrorKind, ExitStatus, Job, Recorder, StreamKind, ToGuest, ToHost};
 
 use crate::bts::now;
@@ -27,6 +27,23 @@ pub enum Outcome {
     /// The host asked for the end.
     Ended,
 }
+
+/// The end of a wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Event {
+    /// The host has sent something.
+    Host,
+    /// Something else has happened.
+    Other,
+    /// Nothing has happened within the limit.
+    Nothing,
+}
+
+/// Time without an event after which the tasks are looked at.
+const DEADLOCK_INTERVAL: Timespec = Timespec {
+    tv_sec: 1,
+    tv_nsec: 0,
+};
 
 /// Runs the job and returns how that ended. `files` has the regular files among its descriptors.
 pub fn run(port: &mut Port, job: &Job, files: Option<&OwnedFd>) -> Result<Outcome, Failure> {
@@ -54,6 +71,7 @@ pub fn run(port: &mut Port, job: &Job, files: Option<&OwnedFd>) -> Result<Outcom
             pid: pid.unsigned_abs(),
         })?;
     }
+    let mut watches_deadlocks = tracer.is_some() && job.ends_at_deadlock;
     // How the first process has ended, if the run waits for others.
     let mut ended = None;
 
@@ -120,8 +138,16 @@ pub fn run(port: &mut Port, job: &Job, files: Option<&OwnedFd>) -> Result<Outcom
             tracer.send_mappings(port)?;
         }
         streams.pump(port)?;
-        if wait_for_events(port, &children, tracer.as_ref(), &mut streams)? {
-            port.fill()?;
+        let limit = watches_deadlocks.then_some(DEADLOCK_INTERVAL);
+        match wait_for_events(port, &children, tracer.as_ref(), &mut streams, limit)? {
+            Event::Host => port.fill()?,
+            Event::Other => {}
+            Event::Nothing => {
+                if tracer.as_mut().is_some_and(Tracer::is_in_deadlock) {
+                    watches_deadlocks = false;
+                    port.send(&ToHost::Deadlock)?;
+                }
+            }
         }
     }
 }
@@ -156,13 +182,14 @@ fn end_others(port: &mut Port, tracer: &mut Option<Tracer>) -> Result<(), Failur
     Ok(())
 }
 
-/// Waits for an event. Returns whether the host has sent something.
+/// Waits for an event, for `limit` at most.
 fn wait_for_events(
     port: &Port,
     children: &OwnedFd,
     tracer: Option<&Tracer>,
     streams: &mut Streams,
-) -> Result<bool, Failure> {
+    limit: Option<Timespec>,
+) -> Result<Event, Failure> {
     let mut fds = vec![
         PollFd::new(port, PollFlags::IN),
         PollFd::new(children, PollFlags::IN),
@@ -173,7 +200,8 @@ fn wait_for_events(
     let first_stream = fds.len();
     streams.watch(&mut fds);
     loop {
-        match poll(&mut fds, None) {
+        match poll(&mut fds, limit.as_ref()) {
+            Ok(0) => return Ok(Event::Nothing),
             Ok(_) => break,
             Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(Failure::os(ErrorKind::Internal, "poll", error)),
@@ -184,7 +212,10 @@ fn wait_for_events(
     let of_streams = fds.iter().skip(first_stream).map(PollFd::revents);
     let of_streams: Vec<PollFlags> = of_streams.collect();
     streams.take_events(&of_streams);
-    Ok(!host.is_empty())
+    Ok(match host.is_empty() {
+        true => Event::Other,
+        false => Event::Host,
+    })
 }
 
 /// Runs this process before others. A mapping is reported before the code in it has run for long.

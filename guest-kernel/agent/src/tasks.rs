@@ -102,6 +102,12 @@ impl Tasks {
         Some((task, process.map(|process| &mut process.maps)))
     }
 
+    /// The IDs of those tasks that have not come to their exit.
+    pub fn unfinished(&self) -> Vec<pid_t> {
+        let unfinished = self.tasks.iter().filter(|(_, task)| !task.finished);
+        unfinished.map(|(pid, _)| *pid).collect()
+    }
+
     /// The IDs of those tasks that are recorded.
     pub fn recorded(&self) -> Vec<pid_t> {
         let recorded = self.tasks.iter().filter(|(_, task)| task.is_recorded());

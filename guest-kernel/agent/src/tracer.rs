@@ -16,6 +16,7 @@ use vbts_protocol::{self as protocol, ErrorKind, ExitStatus, Follow, ToHost, Tra
 use crate::bts::{Recorder, Source, now, send_maps};
 use crate::code::CodeSender;
 use crate::crash;
+use crate::deadlock::DeadlockDetector;
 use crate::failure::Failure;
 use crate::mapping_events::MappingEvents;
 use crate::maps::Maps;
@@ -61,6 +62,9 @@ pub struct Tracer {
     /// Sends code that the host lacks. Whether the host wants it makes no difference to the guest.
     code: CodeSender,
     tasks: Tasks,
+    /// A task of the program is not traced, or was not.
+    has_untraced: bool,
+    deadlocks: DeadlockDetector,
     /// The parents of new tasks whose first stop has not been seen. A parent waits for it in the
     /// stop in which it has reported the task.
     announced: BTreeMap<pid_t, pid_t>,
@@ -87,6 +91,8 @@ impl Tracer {
             recorder: Recorder::new(trace),
             code: CodeSender::default(),
             tasks: Tasks::default(),
+            has_untraced: false,
+            deadlocks: DeadlockDetector::default(),
             announced: BTreeMap::new(),
             waiting: BTreeMap::new(),
         }
@@ -167,6 +173,16 @@ impl Tracer {
             }
         }
         Ok(())
+    }
+
+    /// Looks at all tasks of the program. Returns whether they wait for each other, and have since
+    /// the last call.
+    pub fn is_in_deadlock(&mut self) -> bool {
+        // What is not traced can wake the others.
+        self.started
+            && !self.has_untraced
+            && self.waiting.is_empty()
+            && self.deadlocks.look(&self.tasks.unfinished())
     }
 
     /// Whether the program has stopped at its terminal since the last call.
@@ -355,6 +371,7 @@ impl Tracer {
         let Some(task) = self.tasks.remove(pid) else {
             return Ok(());
         };
+        self.has_untraced = true;
         if task.is_recorded() {
             untraced(port, pid, task.parent, reason)?;
         }

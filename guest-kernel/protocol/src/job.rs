@@ -65,6 +65,8 @@ pub struct Job {
     pub epoch: Option<i64>,
     /// The run goes on until all processes of the program have ended, not only the first one.
     pub wait_all: bool,
+    /// The host gets [`crate::ToHost::Deadlock`]. A job that is not traced has none.
+    pub ends_at_deadlock: bool,
 }
 
 /// What a process leads: see credentials(7).

@@ -194,6 +194,9 @@ pub enum ToHost<'a> {
     /// A signal has stopped the program's first process, which has a terminal. The host continues
     /// it with [`crate::ToGuest::Signal`].
     Stopped,
+    /// All tasks of the program are traced, and wait for each other for ever. The host may end the
+    /// run with [`crate::ToGuest::End`].
+    Deadlock,
     /// The program's first process has ended before others that it has started.
     Outlived {
         /// The end of the run ends them. Otherwise it waits for them.

@@ -78,6 +78,7 @@ fn job() -> Job {
         hostname: Some("guest".into()),
         epoch: Some(-1),
         wait_all: true,
+        ends_at_deadlock: true,
     }
 }
 
@@ -195,6 +196,7 @@ fn every_to_host() -> Result<Vec<ToHost<'static>>, Error> {
         },
         ToHost::Ended,
         ToHost::Stopped,
+        ToHost::Deadlock,
         ToHost::Exit(ExitStatus::Code(255)),
         ToHost::Exit(ExitStatus::Signal(9)),
         ToHost::Error {

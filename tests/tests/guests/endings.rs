@@ -1,6 +1,6 @@
 //! How a run ends: what a trace has up to there, and what it says about it.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -22,7 +22,8 @@ fn trials(module: &str) -> Vec<Trial> {
         module,
         &[
             ("a_time_limit_keeps_the_records", timeout),
-            ("a_deadlock_shows_where_each_thread_stands", deadlock),
+            ("a_deadlock_ends_the_run_with_all_stacks", deadlock),
+            ("a_wait_for_something_outside_is_no_deadlock", no_deadlock),
             ("the_first_signal_is_for_the_program", first_signal),
             ("the_second_signal_ends_the_run", second_signal),
             ("a_crash_has_a_report", crash),
@@ -126,15 +127,102 @@ fn deadlock(machine: &Machine) -> Result<()> {
     let directory = tempfile::tempdir()?;
     let program = build(directory.path(), DEADLOCK)?;
     let output = directory.path().join("trace");
-    let run = machine.trace("text", &output, &["--timeout", "10"], &[program])?;
-    let run = run.expect(124)?;
-    let futex = run.stderr.matches("in system call 202 (futex) at").count();
-    ensure!(futex == 2, "{}", run.stderr);
+    let run = machine.trace("json", &output, &[], &[&program])?;
+    let run = run.expect(125)?;
     ensure!(
-        run.stderr.contains("its last 8 branches:"),
+        run.stderr.matches("in system call 202 (futex) at").count() == 2
+            && run.stderr.matches(" lock_both (inlined) ").count() == 2
+            && run.stderr.contains(" thread+0x")
+            // It has returned before `main` was called.
+            && !run.stderr.contains("_dl_non_dynamic_init")
+            && run
+                .stderr
+                .contains("\nvbts: deadlock: all tasks of the program wait"),
         "{}",
         run.stderr
     );
+    ensure!(summary(&output)?["end"] == "deadlock");
+    let options = ["--wait-forever", "--timeout", "10"];
+    let run = machine.trace("text", &output, &options, &[&program])?;
+    run.expect(124)?;
+    // Of a program that is not a static one, in a language with locks of its own.
+    const SCRIPT: &str = "import threading; lock = threading.Lock(); lock.acquire(); \
+        thread = threading.Thread(target=lock.acquire); thread.start(); thread.join()";
+    let program = ["/usr/bin/python3", "-c", SCRIPT];
+    machine
+        .trace("raw", &output, &["--follow", "all"], &program)?
+        .expect(125)?;
+    Ok(())
+}
+
+/// A thread that waits without a limit for one that sleeps, that a timer's signal wakes, or that
+/// reads its input.
+const WAITS: &str = r#"
+#include <pthread.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+static sem_t done;
+
+static void handler(int signal)
+{
+	(void)signal;
+	sem_post(&done);
+}
+
+static void *thread(void *mode)
+{
+	char byte;
+
+	if (!strcmp(mode, "sleep"))
+		sleep(10);
+	else
+		read(0, &byte, 1);
+	sem_post(&done);
+	return NULL;
+}
+
+int main(int argc, char **argv)
+{
+	pthread_t id;
+
+	(void)argc;
+	sem_init(&done, 0, 0);
+	if (!strcmp(argv[1], "alarm")) {
+		signal(SIGALRM, handler);
+		alarm(10);
+	} else {
+		pthread_create(&id, NULL, thread, argv[1]);
+	}
+	while (sem_wait(&done))
+		;
+	return 7;
+}
+"#;
+
+fn no_deadlock(machine: &Machine) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let program = build(directory.path(), WAITS)?;
+    for mode in ["sleep", "alarm"] {
+        let output = directory.path().join(mode);
+        let run = machine.trace("text", &output, &[], &[&program, mode])?;
+        run.expect(7).with_context(|| mode.to_owned())?;
+    }
+    let mut command = machine.command(["trace", "--format", "text", "--output", "/dev/null", "--"]);
+    command.arg(&program).arg("input");
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    // Longer than what the guest takes for a deadlock.
+    std::thread::sleep(Duration::from_secs(6));
+    ensure!(child.try_wait()?.is_none(), "the run has ended");
+    child.stdin.take().context("no pipe")?.write_all(b"x")?;
+    let (status, stderr) = end(&mut child)?;
+    ensure!(status == Some(7), "{status:?}: {stderr}");
     Ok(())
 }
 

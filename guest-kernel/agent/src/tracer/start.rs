@@ -88,6 +88,7 @@ impl Tracer {
             Follow::None => false,
         };
         if !followed {
+            self.has_untraced = true;
             untraced(port, pid, parent, "not followed")?;
             return ignore_killed(ptrace::detach(pid, 0), "PTRACE_DETACH");
         }
