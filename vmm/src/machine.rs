@@ -282,16 +282,21 @@ impl Machine {
     }
 
     fn progress(&self) -> Progress {
+        Progress {
+            time: self.schedule.now,
+            instructions: self.instructions(),
+            registers: self.registers(),
+        }
+    }
+
+    /// Checksum of the registers of all processors, and of their instruction counts.
+    pub fn registers(&self) -> u32 {
         let mut registers = crc32fast::Hasher::new();
         for vcpu in &self.vcpus {
             let state = postcard::to_allocvec(&vcpu.soft().cpu.state());
             registers.update(&state.unwrap_or_default());
         }
-        Progress {
-            time: self.schedule.now,
-            instructions: self.instructions(),
-            registers: registers.finalize(),
-        }
+        registers.finalize()
     }
 
     /// The processor that has its turn, with its number, on virtual time.

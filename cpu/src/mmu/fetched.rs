@@ -183,6 +183,32 @@ mod tests {
     }
 
     #[test]
+    fn flushed_pages_count_after_a_load() {
+        // SAFETY: there is no memory.
+        let ram = unsafe { GuestRam::new(&[]) };
+        let mut pages = FetchedPages::default();
+        for n in 0..MAX_PAGES as u64 {
+            pages.insert(n << 12, CPL0, hit(0, false));
+        }
+        pages.flush(false);
+        let saved = pages.save();
+        assert_eq!(saved.stale, [(0, MAX_PAGES as u32)]);
+        let mut loaded = FetchedPages::default();
+        assert!(loaded.load(&saved, &ram));
+        assert_eq!(loaded.save(), saved);
+        for pages in [&mut pages, &mut loaded] {
+            assert!(!pages.insert(0x1000, CPL0, hit(0, false)));
+            assert!(pages.insert((MAX_PAGES as u64) << 12, CPL0, hit(0, false)));
+        }
+        let many = [(0, u32::MAX), (1, u32::MAX)].to_vec();
+        let many = FetchedTranslations {
+            stale: many,
+            ..saved
+        };
+        assert!(!loaded.load(&many, &ram));
+    }
+
+    #[test]
     fn their_number_is_bounded() {
         let mut pages = FetchedPages::default();
         let full = (0..=MAX_PAGES as u64).map(|n| pages.insert(n << 12, CPL0, hit(0, false)));

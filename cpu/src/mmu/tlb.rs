@@ -574,6 +574,99 @@ mod tests {
     }
 
     #[test]
+    fn translations_are_loaded_as_they_were_saved() {
+        let mut memory = vec![0u128; 0x8000 / 16];
+        let host = std::ptr::NonNull::new(memory.as_mut_ptr().cast()).unwrap();
+        // SAFETY: the memory is not accessed meanwhile.
+        let ram = unsafe { GuestRam::new(&[(0x10_0000, 0x8000, host)]) };
+        let mut tlb = Tlb::new();
+        let entries = [
+            (0, Access::Read, Privilege::Supervisor, 0x10_0000, false),
+            (
+                0x7000_0000_0000,
+                Access::Write,
+                Privilege::User,
+                0x10_1000,
+                false,
+            ),
+            (
+                !0xFFF,
+                Access::Write,
+                Privilege::SupervisorPages,
+                0x10_2000,
+                true,
+            ),
+            (
+                !0xFFF,
+                Access::Execute,
+                Privilege::Supervisor,
+                0x10_3000,
+                true,
+            ),
+            (0x1000, Access::Execute, Privilege::User, 0x10_4000, false),
+        ];
+        let enter = |tlb: &mut Tlb| {
+            for (la, kind, class, gpa, global) in entries {
+                let hit = Hit {
+                    global,
+                    ..hit(gpa, false)
+                };
+                match kind {
+                    Access::Execute => assert!(!tlb.insert_fetched(la, class, hit)),
+                    _ => tlb.insert(la, kind, class, hit, false),
+                }
+            }
+        };
+        enter(&mut tlb);
+        // What was flushed counts, and global translations stay.
+        tlb.flush(true);
+        let global = tlb.save();
+        enter(&mut tlb);
+        tlb.insert_large(0x40_0000);
+        let all = tlb.save();
+        for saved in [&all, &global, &all] {
+            let mut loaded = Tlb::new();
+            loaded.insert(0x5000, Access::Read, CLASS, hit(0x10_0000, false), false);
+            assert!(loaded.load(saved, &ram, |gpa| gpa == 0x10_1000));
+            assert_eq!(loaded.save(), *saved);
+            assert!(loaded.find(0x5000, Access::Read, CLASS).is_none());
+            for (la, kind, class, gpa, is_global) in entries {
+                let found = match kind {
+                    Access::Execute => loaded.find_fetched(la, class),
+                    _ => loaded.find(la, kind, class),
+                };
+                assert_eq!(found.is_some(), is_global || saved == &all);
+                if let Some(hit) = found {
+                    assert_eq!((hit.gpa, hit.global), (gpa, is_global));
+                    assert_eq!(
+                        hit.host.addr(),
+                        host.as_ptr().addr() + gpa as usize - 0x10_0000
+                    );
+                    assert_eq!(hit.write_tracked, gpa == 0x10_1000);
+                }
+            }
+            let mut writable = Vec::new();
+            loaded.writable_pages(|gpa| writable.push(gpa));
+            let both = [0x10_1000, 0x10_2000];
+            assert_eq!(writable, if saved == &all { &both[..] } else { &both[1..] });
+        }
+        let other = [
+            Translation::new(0, 0x20_0000, false, Access::Read, CLASS),
+            Translation::new(1 << 50, 0x10_0000, false, Access::Read, CLASS),
+            Translation::new(0, 0x10_0000, false, Access::Read, Privilege::UserAligned),
+        ];
+        for data in other {
+            let saved = Translations {
+                data: vec![data],
+                ..all.clone()
+            };
+            assert!(!tlb.load(&saved, &ram, |_| false), "{data:?}");
+        }
+        let large = vec![0];
+        assert!(!tlb.load(&Translations { large, ..all }, &ram, |_| false));
+    }
+
+    #[test]
     fn a_flush_keeps_global_entries_of_each_kind() {
         let kinds = [Access::Read, Access::Write, Access::Execute];
         let mut tlb = Tlb::new();

@@ -41,6 +41,7 @@ mod random_programs;
 mod real_programs;
 mod record;
 mod recordings;
+mod replay_history;
 mod sandbox;
 mod save_restore;
 mod scope;

@@ -116,3 +116,65 @@ impl PageVersions {
         self.contents * size_of::<Page>() + self.count * OVERHEAD
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: u64 = 0x1000;
+
+    fn page(value: u8) -> Page {
+        [value; PAGE as usize]
+    }
+
+    fn at(versions: &PageVersions, times: [u64; 5]) -> [u8; 5] {
+        times.map(|time| versions.at(A, time)[7])
+    }
+
+    #[test]
+    fn a_page_has_its_last_version() {
+        let mut versions = PageVersions::default();
+        assert_eq!(versions.size(), 0);
+        for (time, value) in [(20, 2), (10, 1), (40, 0), (30, 3)] {
+            versions.add(A, time, &page(value));
+        }
+        versions.add(2 * A, 30, &page(9));
+        let times = [9, 10, 29, 30, 99];
+        assert_eq!(at(&versions, times), [0, 1, 2, 3, 0]);
+        // Zeros need no contents.
+        assert_eq!(versions.size(), 4 * 4096 + 5 * OVERHEAD);
+        versions.add(A, 10, &page(0));
+        assert_eq!(versions.size(), 3 * 4096 + 5 * OVERHEAD);
+    }
+
+    #[test]
+    fn a_removed_version_continues_where_it_is_needed() {
+        let mut versions = PageVersions::default();
+        for (time, value) in [(10, 1), (20, 2), (40, 4)] {
+            versions.add(A, time, &page(value));
+        }
+        // At 30 the page is as at 20, and at 40 it is not.
+        assert!(versions.remove(A, 20, Some(30)));
+        assert_eq!(at(&versions, [10, 20, 30, 39, 40]), [1, 1, 2, 2, 4]);
+        assert!(!versions.remove(A, 30, Some(40)));
+        assert_eq!(at(&versions, [10, 20, 30, 39, 40]), [1, 1, 1, 1, 4]);
+        assert!(!versions.remove(A, 30, None) && !versions.remove(2 * A, 10, None));
+        assert!(!versions.remove(A, 40, None) && !versions.remove(A, 10, None));
+        assert_eq!((versions.size(), versions.pages.len()), (0, 0));
+    }
+
+    #[test]
+    fn a_later_version_keeps_its_contents() {
+        let mut versions = PageVersions::default();
+        versions.add(A, 10, &page(1));
+        assert!(versions.keep_from(A, 10, 30) && !versions.keep_from(A, 10, 30));
+        versions.add(A, 20, &page(2));
+        assert_eq!(at(&versions, [10, 19, 20, 29, 30]), [1, 1, 2, 2, 1]);
+        // Two versions share their contents.
+        assert_eq!(versions.size(), 2 * 4096 + 3 * OVERHEAD);
+        versions.remove(A, 10, Some(20));
+        assert_eq!(versions.size(), 2 * 4096 + 2 * OVERHEAD);
+        versions.remove(A, 30, None);
+        assert_eq!(versions.size(), 4096 + OVERHEAD);
+    }
+}

@@ -82,13 +82,10 @@ impl History {
             read_page(machine, gpa, &mut page)?;
             if *self.pages.at(gpa, time) != page {
                 pages.push(gpa);
+                self.pages.add(gpa, time, &page);
             }
         }
         self.keep_later_versions(place, &pages);
-        for gpa in &pages {
-            read_page(machine, *gpa, &mut page)?;
-            self.pages.add(*gpa, time, &page);
-        }
         let processors = machine.vcpus.iter();
         let snapshot = Snapshot {
             time,
@@ -105,8 +102,8 @@ impl History {
         Ok(())
     }
 
-    /// Has the snapshot at `place` keep its contents of `pages`, before an earlier one gets other
-    /// contents.
+    /// Has the snapshot at `place` keep its contents of `pages`, which get other contents from an
+    /// earlier time on, that is after the snapshot before.
     fn keep_later_versions(&mut self, place: usize, pages: &[u64]) {
         let Some(earlier) = place.checked_sub(1).and_then(|n| self.snapshots.get(n)) else {
             return;
@@ -151,6 +148,7 @@ impl History {
                 written.map_err(|error| Failure::Error(error.into()))?;
             }
         }
+        self.since = time;
         let restored = machine.restore_devices(&snapshot.devices);
         restored.map_err(|error| Failure::Error(error.into()))?;
         for (vcpu, processor) in machine.vcpus.iter_mut().zip(&snapshot.processors) {
@@ -167,9 +165,8 @@ impl History {
         if let Some(log) = log {
             machine.record_in(log);
         }
-        // Memory is as at `time` now.
+        // Memory is as at `time`, also where it was written here.
         self.take_written(machine);
-        self.since = time;
         self.has_left = false;
         Ok(())
     }

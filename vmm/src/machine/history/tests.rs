@@ -199,6 +199,49 @@ fn what_a_debugger_changes_is_dropped() {
 }
 
 #[test]
+fn snapshots_are_dense_close_to_the_present() {
+    // A loop that writes a page at each turn, and never ends.
+    let code = assembled(|a| {
+        let (mut again, mut wait) = (a.create_label(), a.create_label());
+        a.mov(rbx, DATA)?;
+        a.set_label(&mut again)?;
+        a.add(qword_ptr(rbx), 1)?;
+        a.mov(ecx, 10_000_000)?;
+        a.set_label(&mut wait)?;
+        a.dec(ecx)?;
+        a.jnz(wait)?;
+        a.add(rbx, 0x1000)?;
+        a.and(rbx, (DATA | 0xF000) as i32)?;
+        a.jmp(again)
+    });
+    let (mut machine, mut observer) = (machine(&code, None), Counter::default());
+    let mut history = History::new(0);
+    history.run_until(&mut machine, 1, &mut observer).unwrap();
+    let limit = history.size() + 500_000;
+    history.limit = limit;
+    let end = 40 * INTERVAL;
+    history.run_until(&mut machine, end, &mut observer).unwrap();
+    let gaps = |history: &History| {
+        let times: Vec<u64> = history.times().collect();
+        let gaps: Vec<u64> = times.windows(2).map(|two| two[1] - two[0]).collect();
+        (times.len(), gaps[1], gaps[gaps.len() - 1])
+    };
+    let (count, first, last) = gaps(&history);
+    assert!(
+        (5..30).contains(&count) && history.size() <= limit,
+        "{count}"
+    );
+    assert!(first > 2 * last && last == INTERVAL, "{first} {last}");
+    // Going back makes them denser there.
+    history
+        .seek(&mut machine, 5 * INTERVAL + 1, &mut observer)
+        .unwrap();
+    let (count, first, last) = gaps(&history);
+    assert!(count < 30 && history.size() <= limit);
+    assert!(first < last, "{first} {last}");
+}
+
+#[test]
 fn times_before_the_first_snapshot_are_refused() {
     let code = assembled(busy);
     let (mut machine, mut observer) = (machine(&code, None), Counter::default());
