@@ -362,7 +362,10 @@ impl Launch {
         } else {
             Access::ReadOnly
         };
-        let mut sandbox = Sandbox::new(files, self.vm.is_some());
+        let mut sandbox = match self.inputs.is_replay() {
+            true => Sandbox::for_replays(),
+            false => Sandbox::new(files, self.vm.is_some()),
+        };
         if self.creates_files.is_some() {
             sandbox = sandbox.with_new_files();
         }

@@ -220,6 +220,14 @@ pub(super) const NOT_FOR_REPORTS: &[c_long] = &[
     libc::SYS_prctl, libc::SYS_seccomp, libc::SYS_arch_prctl,
 ];
 
+/// What `vbts replay` does without: all that opens, names or describes a file.
+#[rustfmt::skip]
+pub(super) const NOT_FOR_REPLAYS: &[c_long] = &[
+    libc::SYS_openat, libc::SYS_fstatfs, libc::SYS_name_to_handle_at,
+    libc::SYS_open_by_handle_at, libc::SYS_getxattr, libc::SYS_listxattr, libc::SYS_getdents64,
+    libc::SYS_readlinkat, libc::SYS_readlink, libc::SYS_getcwd,
+];
+
 /// Further calls of a machine that KVM executes.
 #[rustfmt::skip]
 pub(super) const KVM_CALLS: &[Call] = calls! {

@@ -27,8 +27,8 @@ pub use self::files::{FileRules, Reach, is_available as can_restrict_files};
 pub use self::threads::{ThreadKind, confine_thread};
 use crate::exit::Failure;
 use calls::{
-    CALLS, COMMON_CALLS, Call, Check, DISK_CALLS, KVM_CALLS, NEW_FILE_CALLS, NOT_FOR_REPORTS,
-    OPEN_FILE_CALLS, READER_CALLS, STARTER_CALLS, SYMBOL_CALLS, WRITING_CALLS,
+    CALLS, COMMON_CALLS, Call, Check, DISK_CALLS, KVM_CALLS, NEW_FILE_CALLS, NOT_FOR_REPLAYS,
+    NOT_FOR_REPORTS, OPEN_FILE_CALLS, READER_CALLS, STARTER_CALLS, SYMBOL_CALLS, WRITING_CALLS,
 };
 
 /// The capabilities that root keeps: those over files, because the guest has access to the files of
@@ -37,6 +37,11 @@ const KEPT_CAPABILITIES: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::DAC_READ_SEARCH)
     .union(CapabilitySet::FOWNER);
+
+/// Size in bytes from which on an allocation has memory of its own, in a process whose heaps do not
+/// shrink: the largest value that glibc takes.
+#[cfg(target_env = "gnu")]
+const LARGE: libc::c_int = 32 << 20;
 
 /// A sandbox for this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +53,7 @@ pub struct Sandbox {
     open_files: bool,
     symbols: bool,
     reports: bool,
+    replays: bool,
 }
 
 /// A process that reads symbols for this one.
@@ -72,6 +78,15 @@ impl Sandbox {
             open_files: false,
             symbols: false,
             reports: false,
+            replays: false,
+        }
+    }
+
+    /// Creates a sandbox for a replay of a recording, which opens no files.
+    pub fn for_replays() -> Self {
+        Self {
+            replays: true,
+            ..Self::new(Access::ReadOnly, false)
         }
     }
 
@@ -126,6 +141,9 @@ impl Sandbox {
     /// # Errors
     /// [`Failure::Host`]: the host's kernel cannot filter system calls.
     pub fn enter(self) -> Result<(), Failure> {
+        if self.replays {
+            keep_heaps();
+        }
         let program = program(self.calls().map(Call::rule))?;
         let applied = seccompiler::apply_filter_all_threads(&program).map_err(|error| {
             use seccompiler::Error::{Prctl, Seccomp, ThreadSync};
@@ -160,7 +178,11 @@ impl Sandbox {
             &[]
         };
         let symbols = if self.symbols { SYMBOL_CALLS } else { &[] };
-        let withheld = if self.reports { NOT_FOR_REPORTS } else { &[] };
+        let withheld = match (self.reports, self.replays) {
+            (true, _) => NOT_FOR_REPORTS,
+            (false, true) => NOT_FOR_REPLAYS,
+            (false, false) => &[],
+        };
         COMMON_CALLS
             .iter()
             .chain(CALLS)
@@ -171,6 +193,18 @@ impl Sandbox {
             .chain(new_files)
             .chain(open_files)
             .chain(writing)
+    }
+}
+
+/// Has the C library never shrink a heap: before it does, it reads
+/// /proc/sys/vm/overcommit_memory (`check_may_shrink_heap` of glibc). A large allocation still has
+/// memory of its own, which is returned.
+fn keep_heaps() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: the function changes numbers of the allocator, under its lock.
+    unsafe {
+        libc::mallopt(libc::M_TRIM_THRESHOLD, libc::c_int::MAX);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE);
     }
 }
 

@@ -41,6 +41,7 @@ fn in_a_separate_process() {
             (Sandbox::new(Access::ReadWrite, true), name)
         }
         Some(("rw", name)) => (Sandbox::new(Access::ReadWrite, false), name),
+        Some(("replay", name)) => (Sandbox::for_replays(), name),
         Some(("files", name)) => (Sandbox::new(Access::ReadOnly, false).with_new_files(), name),
         Some((_, name)) => (
             Sandbox::new(Access::ReadOnly, false).with_writable_disks(),
@@ -162,6 +163,18 @@ fn allowed_calls_do_not_kill_the_process() {
                 "{name}: {output:?}"
             );
         }
+    }
+}
+
+#[test]
+fn a_replay_opens_no_files() {
+    let is_withheld = |name| actions::NOT_FOR_REPLAYS.contains(&name);
+    // Those read files for a backtrace.
+    let reads = ["a backtrace", "a panic"];
+    for (name, _) in ALLOWED.iter().filter(|(name, _)| !reads.contains(name)) {
+        let output = run(&format!("replay:{name}"));
+        let expected = is_withheld(*name).then_some(libc::SIGSYS);
+        assert_eq!(output.status.signal(), expected, "{name}: {output:?}");
     }
 }
 

@@ -92,6 +92,10 @@ pub(crate) const ALLOWED: &[(&str, fn())] = &[
         assert!(!std::fs::read("/proc/self/status").unwrap().is_empty())
     }),
     ("memory", || drop(std::hint::black_box(vec![1u8; 64 << 20]))),
+    ("the heap of a thread that shrinks", || {
+        let pieces: Vec<_> = (0..500).map(|_| vec![1_u8; 64 << 10]).collect();
+        drop(std::hint::black_box(pieces));
+    }),
     ("a backtrace", || {
         let trace = std::backtrace::Backtrace::force_capture().to_string();
         assert!(trace.contains("sandbox"), "{trace}");
@@ -163,6 +167,14 @@ pub(crate) const NOT_FOR_THREADS: &[(&str, &str)] = &[
     ("vcpu", "a wait in the I/O loop"),
     ("vcpu", "a terminal's size"),
     ("vcpu", "another filter"),
+];
+
+/// Actions of machines that a replay does without.
+pub(crate) const NOT_FOR_REPLAYS: &[&str] = &[
+    "a file",
+    "a file by its handle",
+    "extended attributes",
+    "names in a directory",
 ];
 
 /// Actions of machines whose guest may write to a disk. Here there is no disk.

@@ -1,8 +1,8 @@
 //! docs/security.md has the tables of the system calls.
 
 use super::super::calls::{
-    CALLS, COMMON_CALLS, Call, Check, DISK_CALLS, KVM_CALLS, NEW_FILE_CALLS, NOT_FOR_REPORTS,
-    OPEN_FILE_CALLS, READER_CALLS, STARTER_CALLS, SYMBOL_CALLS, WRITING_CALLS,
+    CALLS, COMMON_CALLS, Call, Check, DISK_CALLS, KVM_CALLS, NEW_FILE_CALLS, NOT_FOR_REPLAYS,
+    NOT_FOR_REPORTS, OPEN_FILE_CALLS, READER_CALLS, STARTER_CALLS, SYMBOL_CALLS, WRITING_CALLS,
 };
 use super::super::threads::ThreadKind;
 
@@ -35,11 +35,15 @@ fn the_document_has_the_same_tables() {
         let call = CALLS.iter().find(|call| call.number == *number);
         format!("`{}`", call.unwrap().name.trim_start_matches("SYS_"))
     };
-    let withheld: Vec<_> = NOT_FOR_REPORTS.iter().map(name).collect();
-    has(&format!("\n\nIt does without {}.\n", withheld.join(", ")));
+    let names = |calls: &[i64]| calls.iter().map(name).collect::<Vec<_>>().join(", ");
+    for (subject, withheld) in [("It", NOT_FOR_REPORTS), ("A replay", NOT_FOR_REPLAYS)] {
+        has(&format!(
+            "\n\n{subject} does without {}.\n",
+            names(withheld)
+        ));
+    }
     let thread = |(kind, thread, more): (ThreadKind, &str, &str)| {
-        let names: Vec<_> = kind.withheld().iter().map(name).collect();
-        format!("| {thread} | {}{more} |\n", names.join(", "))
+        format!("| {thread} | {}{more} |\n", names(kind.withheld()))
     };
     has(&ThreadKind::DOCUMENTED.map(thread).concat());
 }
