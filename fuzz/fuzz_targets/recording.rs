@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use vbts_fuzz::input::Input;
-use vbts_recording::{Header, MAX_FILE, Reader, Writer};
+use vbts_recording::{Header, Item, MAX_FILE, Paths, Reader, Writer};
 use zstd::stream::raw::{Encoder, InBuffer, Operation as _, OutBuffer};
 
 /// Bit of the first byte: the input has blocks.
@@ -77,9 +77,14 @@ fuzz_target!(|data: &[u8]| {
     if let Ok(files) = reader.files(2) {
         assert!(files.iter().all(|file| file.len() <= MAX_FILE));
     }
-    let mut items = 0;
+    let (mut items, mut paths) = (0, Paths::default());
     while let Ok(Some(item)) = reader.next() {
         let _ = item.time();
+        if let Item::Reply { request, reply, .. } = &item
+            && let Some(got) = paths.follow(&request.start, reply)
+        {
+            assert!(got.path.is_none_or(|path| path.len() <= 4096));
+        }
         items += 1;
         // A block of a few bytes can have millions of items.
         if items > 1 << 20 {

@@ -6,8 +6,27 @@ use serde::{Deserialize, Serialize};
 
 use crate::REPLAY_VERSION;
 
-/// Leading bytes of a request that a recording has.
-const REQUEST_START: usize = 24;
+/// Length in bytes of the header of a message of 9P: its length, its type and a tag.
+pub(crate) const LEN_OF_HEADER: usize = 7;
+
+/// Types of requests of 9P2000.L. That of a reply is the next number.
+pub(crate) mod kind {
+    pub(crate) const LCREATE: u8 = 14;
+    pub(crate) const READLINK: u8 = 22;
+    pub(crate) const XATTRWALK: u8 = 30;
+    pub(crate) const READDIR: u8 = 40;
+    pub(crate) const ATTACH: u8 = 104;
+    pub(crate) const WALK: u8 = 110;
+    pub(crate) const READ: u8 = 116;
+    pub(crate) const WRITE: u8 = 118;
+    pub(crate) const CLUNK: u8 = 120;
+    pub(crate) const REMOVE: u8 = 122;
+}
+
+/// Leading bytes of a request that a recording has: those of a path, and none of the contents that
+/// the guest writes.
+const REQUEST_START: usize = 1024;
+const WRITE_START: usize = 23;
 
 /// The configuration of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -54,10 +73,12 @@ pub struct Request {
 impl Request {
     /// Shortens a request.
     pub fn new(request: &[u8]) -> Self {
+        let is_write = request.get(LEN_OF_HEADER - 3) == Some(&kind::WRITE);
+        let len = if is_write { WRITE_START } else { REQUEST_START };
         Self {
             len: u32::try_from(request.len()).unwrap_or(u32::MAX),
             checksum: crc32fast::hash(request),
-            start: request.get(..REQUEST_START).unwrap_or(request).to_vec(),
+            start: request.get(..len).unwrap_or(request).to_vec(),
         }
     }
 }
@@ -125,6 +146,15 @@ pub enum Item<'a> {
         /// CRC-32 of all bytes that the guest has sent to the host.
         output: u32,
     },
+    /// The guest reads contents that were kept out of the recording, which ends here.
+    Excluded {
+        /// The number of the server.
+        server: u8,
+        /// When the guest asked.
+        time: u64,
+        /// The path from the root of the server.
+        path: Cow<'a, str>,
+    },
     /// The end of the run.
     End {
         /// When it was.
@@ -149,6 +179,7 @@ impl Item<'_> {
             | Self::Wait { time, .. }
             | Self::Input { time, .. }
             | Self::Mark { time, .. }
+            | Self::Excluded { time, .. }
             | Self::End { time, .. } => Some(*time),
         }
     }

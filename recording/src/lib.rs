@@ -13,6 +13,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `item` | what a recording consists of |
+//! | `paths` | which files requests concern |
 //! | `block` | blocks: lengths, checksums, compression |
 //! | `writer`, `reader` | whole files |
 //!
@@ -31,12 +32,14 @@
 
 mod block;
 mod item;
+mod paths;
 mod reader;
 mod writer;
 
 use thiserror::Error;
 
 pub use item::{Header, Item, Request};
+pub use paths::{Access, Got, Paths};
 pub use reader::{Position, Reader};
 pub use writer::Writer;
 

@@ -238,6 +238,11 @@ fn into_owned(item: Item<'_>) -> Item<'static> {
             registers,
             output,
         },
+        Item::Excluded { server, time, path } => Item::Excluded {
+            server,
+            time,
+            path: Cow::Owned(path.into_owned()),
+        },
         Item::End {
             time,
             instructions,
