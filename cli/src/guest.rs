@@ -30,5 +30,6 @@ pub(crate) fn main(args: &GuestArgs) -> Result<u8, Failure> {
     run::run(&RunConfig {
         guest,
         recording: None,
+        inputs: None,
     })
 }

@@ -1,4 +1,4 @@
-//! `vbts record`: runs a program in a guest, and keeps what comes in from outside.
+//! `vbts record`: runs a program in a guest, or a machine, and keeps what comes in from outside.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -7,11 +7,14 @@ use clap::{ArgAction, Args};
 use vbts_capture::output::TraceTo;
 use vbts_capture::{TraceConfig, TraceFormat};
 use vbts_host::exit::Failure;
-use vbts_vmm::config::{Accelerator, MachineConfig};
+use vbts_vmm::config::{
+    Accelerator, DEFAULT_MODEL, GuestConfig, Initrd, KernelConfig, MachineConfig, RandomSource,
+};
 use vbts_vmm::memory::Size;
 
 use crate::options::{EXIT_STATUS, MachineArgs};
 use crate::recording::NewRecording;
+use crate::run::{self, RunConfig};
 use crate::trace::{parse_date, run_recorded, wait_all};
 
 /// Default maximum size of a recording.
@@ -19,14 +22,32 @@ const DEFAULT_MAX_SIZE: Size = Size(4 << 30);
 
 /// Arguments of `vbts record`.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_STATUS, override_usage = "vbts record [OPTIONS] -- PROGRAM [ARG]...")]
+#[command(after_help = EXIT_STATUS, override_usage = "vbts record [OPTIONS] -- PROGRAM [ARG]...\n       vbts record [OPTIONS] --kernel FILE")]
 pub(crate) struct RecordArgs {
     /// Machine options.
     #[command(flatten)]
     pub machine: MachineArgs,
-    /// Guest kernel (default: $VBTS_KERNEL, else the one that was built with vbts)
+    /// Guest kernel (default: $VBTS_KERNEL, else the one that was built with vbts). Without a
+    /// program, its machine is recorded as vbts run runs it
     #[arg(long, value_name = "FILE", help_heading = "Machine options")]
     pub kernel: Option<PathBuf>,
+    /// Without a program: initial RAM disk
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with = "program",
+        help_heading = "Machine options"
+    )]
+    pub initrd: Option<PathBuf>,
+    /// Without a program: words to add to the kernel's command line
+    #[arg(
+        long,
+        value_name = "STRING",
+        allow_hyphen_values = true,
+        conflicts_with = "program",
+        help_heading = "Machine options"
+    )]
+    pub append: Option<String>,
     /// Write the recording to FILE (default: the name of the program, with .vbts)
     #[arg(short, long, value_name = "FILE", help_heading = "Recording options")]
     pub output: Option<PathBuf>,
@@ -41,6 +62,10 @@ pub(crate) struct RecordArgs {
         help_heading = "Recording options"
     )]
     pub max_size: Size,
+    /// Keep the contents of the files at and below PATH out of the recording, which ends where they
+    /// are read. Can be repeated
+    #[arg(long, value_name = "PATH", help_heading = "Recording options")]
+    pub exclude: Vec<PathBuf>,
     /// Whose end ends the run. The exit status is that of the first process
     #[arg(
         long = "wait",
@@ -69,7 +94,7 @@ pub(crate) struct RecordArgs {
     pub quiet: bool,
     /// Program to run, and its arguments
     #[arg(
-        required = true,
+        required_unless_present = "kernel",
         trailing_var_arg = true,
         value_name = "PROGRAM",
         value_hint = clap::ValueHint::CommandWithArguments
@@ -80,16 +105,8 @@ pub(crate) struct RecordArgs {
 impl RecordArgs {
     /// The configuration of the run, which is not traced.
     fn config(&self) -> TraceConfig {
-        let machine = self.machine.config_of_trace();
         TraceConfig {
-            machine: MachineConfig {
-                accelerator: match machine.accelerator {
-                    // Only the software CPU has virtual time.
-                    Accelerator::Auto => Accelerator::Soft,
-                    named => named,
-                },
-                ..machine
-            },
+            machine: virtual_time(self.machine.config_of_trace()),
             kernel: self.kernel.clone(),
             format: TraceFormat::Raw,
             output: TraceTo::Nowhere,
@@ -101,9 +118,30 @@ impl RecordArgs {
         }
     }
 
+    /// The configuration of the run of a machine.
+    fn machine(&self, kernel: &Path) -> RunConfig {
+        RunConfig {
+            guest: GuestConfig {
+                machine: MachineConfig {
+                    random: RandomSource::Fixed,
+                    start_date: self.epoch.and_then(|date| u64::try_from(date).ok()),
+                    ..virtual_time(self.machine.config(DEFAULT_MODEL))
+                },
+                kernel: KernelConfig {
+                    image: kernel.to_path_buf(),
+                    initrd: self.initrd.clone().map(Initrd::File),
+                    append: self.append.clone().unwrap_or_default(),
+                },
+            },
+            recording: None,
+            inputs: Some(self.recording()),
+        }
+    }
+
     fn recording(&self) -> NewRecording {
         let path = self.output.clone().unwrap_or_else(|| {
             let program = self.program.first().map(Path::new);
+            let program = program.or(self.kernel.as_deref());
             let name = program.and_then(Path::file_name).unwrap_or_default();
             let mut name = name.to_owned();
             name.push(".vbts");
@@ -113,8 +151,21 @@ impl RecordArgs {
             path,
             force: self.force,
             max_size: self.max_size.0,
+            exclude: self.exclude.clone(),
             quiet: self.quiet,
         }
+    }
+}
+
+/// The configuration, with virtual time unless it names an accelerator. Only the software CPU has
+/// virtual time.
+fn virtual_time(machine: MachineConfig) -> MachineConfig {
+    MachineConfig {
+        accelerator: match machine.accelerator {
+            Accelerator::Auto => Accelerator::Soft,
+            named => named,
+        },
+        ..machine
     }
 }
 
@@ -125,5 +176,8 @@ impl RecordArgs {
 pub(crate) fn main(args: &RecordArgs) -> Result<u8, Failure> {
     let recording = args.recording();
     recording.check()?;
+    if let (true, Some(kernel)) = (args.program.is_empty(), &args.kernel) {
+        return run::run(&args.machine(kernel));
+    }
     run_recorded(&args.config(), Some(&recording))
 }

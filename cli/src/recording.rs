@@ -4,17 +4,18 @@
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{BufReader, ErrorKind};
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow};
 use serde::{Deserialize, Serialize};
-use vbts_capture::TraceConfig;
 use vbts_capture::output::StreamOutput;
 use vbts_host::exit::{Failure, say};
 use vbts_recording::{Header, Item, Reader, Writer};
 use vbts_vmm::config::MachineConfig;
-use vbts_vmm::inputs::Inputs;
+use vbts_vmm::inputs::{Exclusions, Inputs};
 use vbts_vmm::launch::{KernelFiles, start_date};
 use vbts_vmm::machine::Machine;
 
@@ -44,6 +45,8 @@ pub(crate) struct GuestFacts {
     pub shares: Vec<String>,
     /// The streams of the program.
     pub streams: ReplayedStreams,
+    /// There is no agent and no program: the guest is a machine of the user.
+    pub is_machine: bool,
 }
 
 /// Where a replay writes what the program writes to its streams.
@@ -89,7 +92,7 @@ impl ReplayedStreams {
 }
 
 /// A file for a new recording.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct NewRecording {
     /// Its path.
     pub path: PathBuf,
@@ -97,8 +100,52 @@ pub(crate) struct NewRecording {
     pub force: bool,
     /// Its maximum size in bytes.
     pub max_size: u64,
+    /// Files and directories whose contents are kept out.
+    pub exclude: Vec<PathBuf>,
     /// No messages.
     pub quiet: bool,
+}
+
+/// The files of the host that a guest has, by the servers that give them to it.
+#[derive(Debug)]
+pub(crate) struct ServedFiles<'a> {
+    /// The directories of the first servers, in the order of their devices.
+    pub directories: Vec<&'a Path>,
+    /// Files that are open, each with the name that the last server gives it.
+    pub open: &'a BTreeMap<u32, OwnedFd>,
+}
+
+impl ServedFiles<'_> {
+    /// The files among them that are at or below one of `paths`.
+    ///
+    /// # Errors
+    /// One of the paths does not exist.
+    fn exclusions(&self, paths: &[PathBuf]) -> anyhow::Result<Exclusions> {
+        let mut exclusions = Exclusions::default();
+        for path in paths {
+            let option = || format!("--exclude {}", path.display());
+            let top = path.canonicalize().with_context(option)?;
+            for (server, directory) in (0..).zip(&self.directories) {
+                let directory = directory.canonicalize().with_context(option)?;
+                // A share can also be below an excluded directory.
+                let below = match top.strip_prefix(&directory) {
+                    Ok(below) => below,
+                    Err(_) if directory.starts_with(&top) => Path::new(""),
+                    Err(_) => continue,
+                };
+                exclusions.add(server, below.as_os_str().as_bytes().to_vec());
+            }
+            let server = u8::try_from(self.directories.len()).unwrap_or(u8::MAX);
+            for (name, file) in self.open {
+                let link = format!("/proc/self/fd/{}", file.as_raw_fd());
+                let file = std::fs::read_link(link).with_context(option)?;
+                if file.starts_with(&top) {
+                    exclusions.add(server, name.to_string().into_bytes());
+                }
+            }
+        }
+        Ok(exclusions)
+    }
 }
 
 impl NewRecording {
@@ -137,20 +184,22 @@ impl NewRecording {
         }
     }
 
-    /// Creates the file, and writes the configuration and the files of the guest that `facts`
-    /// describe, which boots `kernel`.
+    /// Creates the file, and writes the configuration of a machine and the files of the guest that
+    /// `facts` describe, which boots `kernel`, and has `files`.
     ///
     /// # Errors
-    /// The file exists or cannot be written.
+    /// The file exists or cannot be written, or an excluded file does not exist.
     pub(crate) fn begin(
         &self,
-        config: &TraceConfig,
+        machine: &MachineConfig,
         facts: &GuestFacts,
         kernel: &KernelFiles,
+        files: &ServedFiles<'_>,
     ) -> Result<Inputs, Failure> {
+        let excluded = files.exclusions(&self.exclude)?;
         let machine = MachineConfig {
-            start_date: Some(start_date(&config.machine)?),
-            ..config.machine.clone()
+            start_date: Some(start_date(machine)?),
+            ..machine.clone()
         };
         let (command, directory) = command();
         let header = Header {
@@ -173,12 +222,15 @@ impl NewRecording {
         let writer = write().context("Cannot write the recording")?;
         if !self.quiet {
             say(format_args!(
-                "recording in {}: it contains the files that the program reads, its environment, \
-                 and all that is typed",
-                self.path.display()
+                "recording in {}: it contains the files that the {} and all that is typed",
+                self.path.display(),
+                match facts.is_machine {
+                    false => "program reads, its environment,",
+                    true => "guest reads",
+                }
             ));
         }
-        Ok(Inputs::recorded(writer))
+        Ok(Inputs::recorded(writer, excluded))
     }
 
     /// Writes the end of the run of `machine`, which has ended so. Returns `outcome`.
@@ -197,6 +249,12 @@ impl NewRecording {
             Ok(_) | Err(Failure::Guest { .. }) => None,
             Err(failure) => Some(failure.to_string()),
         };
+        if let Some(file) = machine.recording_ended_by().filter(|_| !self.quiet) {
+            say(format_args!(
+                "{} ends where {file} is read, which --exclude keeps out",
+                self.path.display()
+            ));
+        }
         match (machine.record_end(status, reason.as_deref()), &outcome) {
             (Ok(bytes), _) if !self.quiet => {
                 say(format_args!("{} has {bytes} bytes", self.path.display()));

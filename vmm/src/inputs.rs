@@ -4,9 +4,11 @@
 //! | module | contents |
 //! |---|---|
 //! | `recorder` | writes a recording |
+//! | `excluded` | files whose contents are not recorded |
 //! | `player` | takes the inputs out of a recording, and compares the run with it |
 //! | `service` | a 9P server behind a recording |
 
+mod excluded;
 mod player;
 mod recorder;
 mod service;
@@ -22,6 +24,7 @@ use vbts_devices::lock;
 use vbts_host::exit::Failure;
 use vbts_recording::{Reader, Writer};
 
+pub use excluded::Exclusions;
 use player::{Player, PlayerState};
 use recorder::Recorder;
 pub(crate) use service::LoggedService;
@@ -77,7 +80,7 @@ pub(crate) struct Progress {
 pub struct RecordedEnd {
     /// The exit status of `vbts`; `None` if the recording was cut off.
     pub status: Option<u8>,
-    /// Why the run ended, if the guest did not end it.
+    /// Why the run or the recording ended, if the guest did not end it.
     pub reason: Option<String>,
 }
 
@@ -115,9 +118,10 @@ pub(crate) struct InputsState {
 pub struct Inputs(Option<Arc<Mutex<State>>>);
 
 impl Inputs {
-    /// The host's inputs, which `writer` records. It has the guest's files.
-    pub fn recorded(writer: Writer<File>) -> Self {
-        Self::with(Log::Recorder(Recorder::new(writer)))
+    /// The host's inputs, which `writer` records, except for the contents of `excluded` files. It
+    /// has the guest's files.
+    pub fn recorded(writer: Writer<File>, excluded: Exclusions) -> Self {
+        Self::with(Log::Recorder(Recorder::new(writer, excluded)))
     }
 
     /// The inputs of a recording. `reader` is behind the guest's files.
@@ -142,7 +146,7 @@ impl Inputs {
     }
 
     /// Whether inputs are recorded, or come from a recording.
-    pub(crate) fn is_logged(&self) -> bool {
+    pub fn is_logged(&self) -> bool {
         self.0.is_some()
     }
 
@@ -253,6 +257,16 @@ impl Inputs {
         };
         let ended = recorder.end(progress, output, status, reason);
         ended.map_err(|error| Failure::Error(error.into()))
+    }
+
+    /// The file at which the recording has ended before the run, because its contents are not
+    /// recorded.
+    pub fn ended_by(&self) -> Option<String> {
+        let state = &*lock(self.0.as_ref()?);
+        match &state.log {
+            Log::Recorder(recorder) => recorder.ended_by(),
+            Log::Player(_) => None,
+        }
     }
 
     /// Compares the end of a replay with that of the recorded run, which it returns.

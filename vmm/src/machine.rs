@@ -273,6 +273,12 @@ impl Machine {
         self.inputs.record_end(self.progress(), status, reason)
     }
 
+    /// The file at which the recording has ended before the run, because its contents are not
+    /// recorded.
+    pub fn recording_ended_by(&self) -> Option<String> {
+        self.inputs.ended_by()
+    }
+
     /// Compares the end of a replay with that of the recorded run, which it returns.
     ///
     /// # Errors

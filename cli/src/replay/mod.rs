@@ -3,12 +3,14 @@
 //! | module | contents |
 //! |---|---|
 //! | `run` | the run, and its comparison with the recorded one |
+//! | `machine` | the run of a machine of the user |
 //! | `place` | where a replay is that differs |
 //! | `records` | the branches of the whole machine |
 //! | `trace` | a trace or reports of a recording |
 //! | `kept` | traces of recordings, which are kept for `vbts report` |
 
 mod kept;
+mod machine;
 mod place;
 mod records;
 mod run;

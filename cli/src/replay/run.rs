@@ -22,12 +22,12 @@ use vbts_host::root::Root;
 use vbts_protocol::{Follow, PORT_NAME, Scope};
 use vbts_symbols::Symbolizer;
 use vbts_vmm::config::MachineConfig;
-use vbts_vmm::inputs::InputError;
+use vbts_vmm::inputs::{InputError, RecordedEnd};
 use vbts_vmm::launch::{KernelFiles, Launch};
 use vbts_vmm::machine::{End, Machine};
 
-use super::place;
 use super::records::{Opened, Records};
+use super::{machine, place};
 use crate::kernel_file;
 use crate::options::name_of;
 use crate::recording::{OldRecording, ReplayedStreams};
@@ -78,10 +78,12 @@ pub(super) struct Replay {
 }
 
 /// The end of a replay that was as the recorded run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Replayed {
-    /// The exit status of the recorded run; `None` if it was cut off.
+    /// The exit status of the recorded run; `None` if the recording ends before it.
     pub status: Option<u8>,
+    /// Why it does, if that is known.
+    reason: Option<String>,
     /// Virtual time in ns.
     pub time: u64,
     /// Instructions of all processors.
@@ -89,17 +91,26 @@ pub(super) struct Replayed {
 }
 
 impl Replayed {
+    /// The end of `machine`, which was `recorded`.
+    pub(super) fn new(recorded: RecordedEnd, machine: &Machine) -> Self {
+        Self {
+            status: recorded.status,
+            reason: recorded.reason,
+            time: machine.now(),
+            instructions: machine.instructions(),
+        }
+    }
+
     /// The exit status of the recorded run.
     ///
     /// # Errors
-    /// The recording in `file` was cut off.
+    /// The recording in `file` ends before the run.
     pub(super) fn status(&self, file: &Path) -> Result<u8, Failure> {
         let seconds = self.time as f64 / 1e9;
         let file = file.display();
         self.status.ok_or_else(|| {
-            let message =
-                format!("{file} ends after {seconds:.6} s of virtual time: it was cut off there");
-            anyhow!(message).into()
+            let reason = self.reason.as_deref().unwrap_or("it was cut off there");
+            anyhow!("{file} ends after {seconds:.6} s of virtual time: {reason}").into()
         })
     }
 }
@@ -129,6 +140,9 @@ impl Replay {
     pub(super) fn run(self) -> Result<Replayed, Failure> {
         let began = Instant::now();
         let recording = OldRecording::open(&self.file)?;
+        if recording.facts.is_machine {
+            return machine::run(self, &recording);
+        }
         let config = self.config(&recording);
         let Ended {
             machine,
@@ -158,14 +172,10 @@ impl Replay {
             _ => {}
         }
         let recorded = machine.compare_end()?;
-        if let Some(reason) = recorded.reason {
+        if let (Some(_), Some(reason)) = (recorded.status, &recorded.reason) {
             say(format_args!("the recorded run ended here: {reason}"));
         }
-        Ok(Replayed {
-            status: recorded.status,
-            time: machine.now(),
-            instructions: machine.instructions(),
-        })
+        Ok(Replayed::new(recorded, &machine))
     }
 
     fn config(&self, recording: &OldRecording) -> TraceConfig {
@@ -280,7 +290,7 @@ impl Replay {
 }
 
 /// Adds to the failure of a run that differs from the recorded one where that was.
-fn with_place(failure: Failure, machine: &Machine, kernel: &KernelFiles) -> Failure {
+pub(super) fn with_place(failure: Failure, machine: &Machine, kernel: &KernelFiles) -> Failure {
     match failure {
         Failure::Error(error) if is_divergence(&error) => {
             let place = place::describe(machine, kernel.image());

@@ -11,8 +11,11 @@ use vbts_host::output::Output;
 use super::ReportArgs;
 use super::analysis::{counted, diff, limit, of_function, of_module, perf, watched};
 use super::branches::{Shown, show};
+use super::inputs;
 use crate::options::{name_of, one_of};
 
+/// The report of a recording that needs no replay.
+const INPUTS: &str = "inputs";
 /// Number of branches that `tail` shows without `--steps`.
 const STEPS: usize = 20;
 /// Percentage of the instructions that a subtree of `calls` has at least, without `--least`.
@@ -29,6 +32,13 @@ pub(crate) struct Kind {
     pub options: &'static [Opt],
     /// Makes the report of a trace.
     pub make: fn(&ReportArgs, Output) -> Result<(), Failure>,
+}
+
+impl Kind {
+    /// Whether it is of the recording itself, which is not replayed for it.
+    pub(crate) fn is_of_recording(&self) -> bool {
+        self.name == INPUTS
+    }
 }
 
 /// An option or an argument that only some reports have.
@@ -109,7 +119,7 @@ const fn row(
 }
 
 #[rustfmt::skip]
-static KINDS: [Kind; 28] = [
+static KINDS: [Kind; 29] = [
     row("text", "For people: one line a branch, with functions and source lines", &[Processor, Sched],
         |args, output| show(Shown::Text, args, output)),
     row("json", "One JSON object a line", &[Processor, Sched],
@@ -166,6 +176,8 @@ static KINDS: [Kind; 28] = [
         |args, output| watched(args, output, Tail::new(args.steps.unwrap_or(STEPS), args.raw_frames), |trace, out| analysis::tail(&mut trace.profile, out))),
     row("where", "The stack of the task of the last branch: with --to or --time, that at this moment", &[NoInline, RawFrames, ShortNames],
         |args, output| watched(args, output, Stacks::default(), |trace, out| analysis::moment(&mut trace.profile, out))),
+    row(INPUTS, "What a recording contains: files, environment, standard input", &[Json],
+        inputs::show),
 ];
 
 /// Functions, or what they are in, with their counts.

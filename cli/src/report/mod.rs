@@ -6,12 +6,14 @@
 //! | `branches` | reports that show branches one after the other |
 //! | `analysis`, `problems` | reports that count first, and what they lack |
 //! | `files`, `kernel`, `tasks` | the trace, the traced files and kernel, the tasks |
+//! | `inputs` | what a recording contains |
 //! | `process` | the process that makes the report |
 //! | `request` | a report as `vbts trace --report` asks for it |
 
 mod analysis;
 mod branches;
 mod files;
+mod inputs;
 mod kernel;
 mod kinds;
 mod problems;
@@ -146,7 +148,8 @@ pub(crate) struct ReportArgs {
     /// generics
     #[arg(long)]
     pub short_names: bool,
-    /// functions, modules, files, tasks, calls, syscalls: one JSON object a line; stat: one object
+    /// functions, modules, files, tasks, calls, syscalls, inputs: one JSON object a line; stat: one
+    /// object
     #[arg(long)]
     pub json: bool,
 }

@@ -10,6 +10,7 @@ use vbts_host::exit::Failure;
 use vbts_host::input::ReadOutcome;
 use vbts_host::{Event, Input};
 use vbts_vmm::board::Board;
+use vbts_vmm::inputs::Inputs;
 use vbts_vmm::machine::RunObserver;
 use vbts_vmm::network::Network;
 
@@ -32,6 +33,8 @@ pub(super) struct ConsoleFrontend {
     pub recording: Option<Recording>,
     /// The guest's networks.
     pub networks: Vec<Network>,
+    /// Records what is typed.
+    pub log: Inputs,
     next_poll: u64,
     input: Input,
     /// Ctrl-A is a command to vbts: standard input is a terminal.
@@ -51,6 +54,7 @@ impl ConsoleFrontend {
         Self {
             recording: None,
             networks: Vec::new(),
+            log: Inputs::default(),
             next_poll: 0,
             input,
             interactive,
@@ -96,7 +100,12 @@ impl RunObserver for ConsoleFrontend {
             }
         }
         if wanted && !self.pending.is_empty() {
-            let taken = board.push_serial_input(self.pending.make_contiguous());
+            let bytes = self.pending.make_contiguous();
+            let taken = board.push_serial_input(bytes);
+            if taken > 0 {
+                self.log
+                    .record_input(bytes.get(..taken).unwrap_or_default());
+            }
             self.pending.drain(..taken);
         }
         if !self.networks.is_empty() && now >= self.next_poll {
@@ -108,8 +117,11 @@ impl RunObserver for ConsoleFrontend {
 
     fn event(&mut self, board: &Board, event: Event) -> Result<(), Failure> {
         match event {
-            // The first SIGTERM lets the guest shut itself down. The second one ends it.
-            Event::Signal(SIGTERM) if !self.button_pressed && board.press_power_button() => {
+            // The first SIGTERM lets the guest shut itself down. The second one ends it, and the
+            // first one does if the run is recorded: a recording has no power button.
+            Event::Signal(SIGTERM)
+                if !self.log.is_logged() && !self.button_pressed && board.press_power_button() =>
+            {
                 self.button_pressed = true;
                 Ok(())
             }

@@ -10,13 +10,17 @@ mod frontend;
 mod options;
 mod record;
 
+use std::collections::BTreeMap;
 use std::io::IsTerminal;
 
-use vbts_protocol::ExitStatus;
+use vbts_guest_files::arch::Arch;
+use vbts_protocol::{ExitStatus, ROOT_TAG, Scope};
 
 use super::file_uses::FileUses;
 use super::options::start_logging;
 use super::rescue;
+use crate::recording::{GuestFacts, NewRecording, ReplayedStreams, ServedFiles};
+use crate::run_facts::{command, of_machine};
 use frontend::ConsoleFrontend;
 pub(crate) use options::RunArgs;
 use record::RecordConfig;
@@ -27,7 +31,9 @@ use vbts_capture::machine::Recording;
 use vbts_capture::program::Restorer;
 use vbts_host::exit::Failure;
 use vbts_host::{Input, RawTerminal};
+use vbts_vmm::accel::Accel;
 use vbts_vmm::config::{GuestConfig, Initrd};
+use vbts_vmm::inputs::Inputs;
 use vbts_vmm::launch::{KernelFiles, Launch};
 use vbts_vmm::machine::End;
 
@@ -38,6 +44,8 @@ pub(crate) struct RunConfig {
     pub guest: GuestConfig,
     /// The recording of its branches, if there is one.
     pub recording: Option<RecordConfig>,
+    /// The recording of its inputs, if there is one.
+    pub inputs: Option<NewRecording>,
 }
 
 /// Runs the command.
@@ -54,7 +62,11 @@ pub(crate) fn main(args: &RunArgs) -> Result<u8, Failure> {
 /// # Errors
 /// See [`Failure`].
 pub(crate) fn run(config: &RunConfig) -> Result<u8, Failure> {
-    let RunConfig { guest, recording } = config;
+    let RunConfig {
+        guest,
+        recording,
+        inputs,
+    } = config;
     start_logging(guest.machine.log);
     let mut uses = FileUses::of_machine(&guest.machine);
     if let Some(recording) = recording {
@@ -64,15 +76,23 @@ pub(crate) fn run(config: &RunConfig) -> Result<u8, Failure> {
     if let Some(Initrd::File(path)) = &guest.kernel.initrd {
         uses.reads("--initrd", path);
     }
+    if let Some(inputs) = inputs {
+        uses.writes("-o", &inputs.path);
+    }
     uses.check()?;
     let mut launch = Launch::new(&guest.machine, true)?;
+    let kernel = KernelFiles::read(guest.kernel.clone())?;
+    let mut frontend = ConsoleFrontend::new(Input::stdin()?, std::io::stdin().is_terminal());
+    if let Some(inputs) = inputs {
+        launch.check_recordable()?;
+        frontend.log = begin(inputs, guest, &kernel, &launch)?;
+        launch.set_inputs(frontend.log.clone())?;
+    }
     launch.add_disks()?;
     launch.share_root()?;
     launch.share(&launch.shares()?)?;
     launch.add_entropy()?;
     let networks = launch.add_networks()?;
-    let kernel = KernelFiles::read(guest.kernel.clone())?;
-    let mut frontend = ConsoleFrontend::new(Input::stdin()?, std::io::stdin().is_terminal());
     let opened = match recording {
         Some(recording) => Some(recording.open(guest, &kernel, launch.is_confined())?),
         None => None,
@@ -141,5 +161,38 @@ pub(crate) fn run(config: &RunConfig) -> Result<u8, Failure> {
         malformed_ds_areas = machine.malformed_ds_areas(),
         "end"
     );
-    shared_writes.conclude(outcome)
+    let outcome = shared_writes.conclude(outcome);
+    match inputs {
+        Some(inputs) => inputs.end(&machine, outcome),
+        None => outcome,
+    }
+}
+
+/// Begins to record the inputs of the machine of `launch`, which is to boot `kernel`.
+fn begin(
+    inputs: &NewRecording,
+    guest: &GuestConfig,
+    kernel: &KernelFiles,
+    launch: &Launch,
+) -> Result<Inputs, Failure> {
+    let machine = &guest.machine;
+    let (root, shares) = (machine.root.as_deref(), launch.shares()?);
+    let share_paths = shares.iter().map(|share| share.path.as_path());
+    let root_tag = root.map(|_| ROOT_TAG.to_owned());
+    let tags = shares.iter().map(|share| share.tag.clone());
+    let facts = GuestFacts {
+        kernel: kernel.path().display().to_string(),
+        append: kernel.append().to_owned(),
+        program: String::new(),
+        is_32_bit: vbts_guest_files::arch_of(&guest.kernel.image) == Arch::I386,
+        run: of_machine(machine, kernel, Scope::All, Accel::Soft, command()),
+        shares: root_tag.into_iter().chain(tags).collect(),
+        streams: ReplayedStreams::default(),
+        is_machine: true,
+    };
+    let files = ServedFiles {
+        directories: root.into_iter().chain(share_paths).collect(),
+        open: &BTreeMap::new(),
+    };
+    inputs.begin(machine, &facts, kernel, &files)
 }

@@ -75,6 +75,7 @@ impl RunArgs {
                 },
             },
             recording,
+            inputs: None,
         }
     }
 }

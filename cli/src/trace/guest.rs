@@ -19,7 +19,7 @@ use crate::file_uses::FileUses;
 use crate::kernel_file;
 use crate::own_program;
 use crate::progress::progress;
-use crate::recording::{GuestFacts, NewRecording, ReplayedStreams};
+use crate::recording::{GuestFacts, NewRecording, ReplayedStreams, ServedFiles};
 use crate::rescue;
 use vbts_capture::kernel_code::KernelText;
 use vbts_capture::output::TraceTo;
@@ -155,8 +155,14 @@ impl TracedGuest {
                         .chain((!streams.files.is_empty()).then(|| FILES_TAG.to_owned()))
                         .collect(),
                     streams: replayed,
+                    is_machine: false,
                 };
-                recording.begin(config, &facts, &kernel)?
+                let share_paths = shares.iter().map(|share| share.path.as_path());
+                let files = ServedFiles {
+                    directories: std::iter::once(config.root()).chain(share_paths).collect(),
+                    open: &streams.files,
+                };
+                recording.begin(&config.machine, &facts, &kernel, &files)?
             }
         };
         launch.set_inputs(inputs.clone())?;

@@ -40,6 +40,7 @@ mod ptrace_bts;
 mod random_programs;
 mod real_programs;
 mod record;
+mod recording_contents;
 mod recordings;
 mod replay_history;
 mod sandbox;

@@ -45,18 +45,18 @@ fn trials(module: &str) -> Vec<Trial> {
 }
 
 /// A directory with a recording.
-struct Recorded {
-    directory: TempDir,
-    run: Run,
+pub(super) struct Recorded {
+    pub(super) directory: TempDir,
+    pub(super) run: Run,
 }
 
 impl Recorded {
-    fn file(&self) -> PathBuf {
+    pub(super) fn file(&self) -> PathBuf {
         self.directory.path().join("run.vbts")
     }
 
     /// Records `program` with `options`.
-    fn new(machine: &Machine, options: &[&str], program: &[&str]) -> Result<Self> {
+    pub(super) fn new(machine: &Machine, options: &[&str], program: &[&str]) -> Result<Self> {
         let directory = tempfile::tempdir()?;
         let mut command = machine.command(["record", "--quiet", "-o"]);
         command.arg(directory.path().join("run.vbts"));
@@ -82,7 +82,7 @@ impl Recorded {
 }
 
 /// Replays `file` in a process that finds no kernel of its own.
-fn replay(machine: &Machine, file: &Path, options: &[&str]) -> Result<Run> {
+pub(super) fn replay(machine: &Machine, file: &Path, options: &[&str]) -> Result<Run> {
     let mut command = machine.command([OsStr::new("replay")]);
     command.args(["--quiet"]).args(options).arg(file);
     command.env("VBTS_KERNEL", "/nonexistent");

@@ -94,7 +94,9 @@ impl Player {
     ) -> Result<Option<Vec<u8>>, InputError> {
         let found = Request::new(request);
         match &self.next {
-            None | Some(Item::End { host: Some(_), .. }) => return Ok(None),
+            None | Some(Item::End { host: Some(_), .. } | Item::Excluded { .. }) => {
+                return Ok(None);
+            }
             Some(Item::Reply {
                 server: recorded_server,
                 time: recorded_time,
@@ -183,6 +185,7 @@ impl Player {
         match &self.next {
             None => now >= self.last,
             Some(Item::End { time, host, .. }) => host.is_some() && now >= *time,
+            Some(Item::Excluded { time, .. }) => now >= *time,
             _ => false,
         }
     }
@@ -196,11 +199,14 @@ impl Player {
                 is_event: true,
                 ..
             })
-            | Some(Item::End {
-                time,
-                host: Some(_),
-                ..
-            }) => Some(*time),
+            | Some(
+                Item::End {
+                    time,
+                    host: Some(_),
+                    ..
+                }
+                | Item::Excluded { time, .. },
+            ) => Some(*time),
             _ => None,
         }
     }
@@ -222,13 +228,18 @@ impl Player {
             host,
         }) = &self.next
         else {
-            if self.next.is_none() {
-                return Ok(RecordedEnd {
-                    status: None,
-                    reason: None,
-                });
-            }
-            return Err(self.divergence(progress.time, "the run ends".into()));
+            let reason = match &self.next {
+                None => None,
+                Some(Item::Excluded { path, .. }) => Some(format!(
+                    "{path} is read there, whose contents were kept out of the recording \
+                     (--exclude)"
+                )),
+                Some(_) => return Err(self.divergence(progress.time, "the run ends".into())),
+            };
+            return Ok(RecordedEnd {
+                status: None,
+                reason,
+            });
         };
         let found = (progress.time, progress.instructions, output);
         if found != (*time, *instructions, *recorded_output) {
@@ -296,6 +307,7 @@ fn item_text(item: &Item<'_>) -> String {
                 progress_text(progress, *output)
             )
         }
+        Item::Excluded { path, .. } => format!("{path} is read, which was kept out"),
         Item::End {
             time,
             instructions,

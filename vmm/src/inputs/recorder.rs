@@ -4,6 +4,7 @@ use std::fs::File;
 
 use vbts_recording::{Item, Request, Writer};
 
+use super::excluded::Exclusions;
 use super::{InputError, Place, Progress};
 
 /// Records the inputs of the host.
@@ -14,14 +15,20 @@ pub(super) struct Recorder {
     in_event: bool,
     /// The present event has an input.
     event_has_input: bool,
+    /// Files whose contents are not recorded.
+    excluded: Exclusions,
+    /// The file that has ended the recording, because its contents are not recorded.
+    ended_by: Option<String>,
 }
 
 impl Recorder {
-    pub(super) fn new(writer: Writer<File>) -> Self {
+    pub(super) fn new(writer: Writer<File>, excluded: Exclusions) -> Self {
         Self {
             writer,
             in_event: false,
             event_has_input: false,
+            excluded,
+            ended_by: None,
         }
     }
 
@@ -32,6 +39,16 @@ impl Recorder {
         request: &[u8],
         reply: &[u8],
     ) -> Result<(), InputError> {
+        if let Some(path) = self.excluded.reads(server, request, reply) {
+            self.item(&Item::Excluded {
+                server,
+                time,
+                path: (&path).into(),
+            })?;
+            self.flush()?;
+            self.ended_by.get_or_insert(path);
+            return Ok(());
+        }
         self.item(&Item::Reply {
             server,
             time,
@@ -97,11 +114,19 @@ impl Recorder {
         Ok(self.writer.written())
     }
 
+    /// The file at which the recording has ended, because its contents are not recorded.
+    pub(super) fn ended_by(&self) -> Option<String> {
+        self.ended_by.clone()
+    }
+
     pub(super) fn flush(&mut self) -> Result<(), InputError> {
         self.writer.flush().map_err(InputError::Write)
     }
 
     fn item(&mut self, item: &Item<'_>) -> Result<(), InputError> {
+        if self.ended_by.is_some() {
+            return Ok(());
+        }
         self.writer.item(item).map_err(InputError::Write)
     }
 }

@@ -44,7 +44,7 @@ fn ask(inputs: &Inputs, host: bool, time: u64, request: &[u8]) -> Vec<u8> {
 fn recorded(len: Option<usize>) -> (Inputs, File) {
     let mut file = tempfile::tempfile().unwrap();
     let writer = Writer::new(file.try_clone().unwrap(), &Header::default(), u64::MAX).unwrap();
-    let inputs = Inputs::recorded(writer);
+    let inputs = Inputs::recorded(writer, Exclusions::default());
     assert_eq!(ask(&inputs, true, 10, b"abc"), b"ABC");
     inputs.record_wait(20, 30);
     inputs.exit(30, || panic!("no mark is due"));
