@@ -17,6 +17,7 @@ mod endings;
 mod files;
 mod filters;
 mod follow;
+mod golden;
 mod hostile_agent;
 mod i386;
 mod kept;
