@@ -53,6 +53,10 @@ class Place:
     def counts(self):
         return os.path.join(self.work, "counts")
 
+    @property
+    def recording(self):
+        return os.path.join(self.work, "recording.vbts")
+
     def plugin(self, tool, keeps=False):
         """Returns the options of `tool` for the plugin, which writes its number of records to
         `counts` and, if it `keeps` them, the records to `trace`.
@@ -205,6 +209,17 @@ def vbts_trace(output, jit="on", form="raw"):
     ]
 
 
+def vbts_record(place):
+    options = ["--cpu", "core2", "--memory", MEMORY + "M", "--quiet", "--force"]
+    return [VBTS, "record", *options, "-o", place.recording, "--"]
+
+
+def vbts_replay(place, command):
+    """Records the program, and replays that; only the replay is measured."""
+    program([*vbts_record(place), *command])
+    return program([VBTS, "replay", "--quiet", place.recording])[0]
+
+
 USER = ["qemu-x86_64", *MODEL]
 CALLGRIND = ["valgrind", "-q", "--tool=callgrind", "--callgrind-out-file=/dev/null"]
 LOGGED = ["-d", "nochain,exec", "-D", "/dev/null"]
@@ -259,6 +274,8 @@ WAYS = [
     ),
     Way("vbts", "vbts, untraced", vbts_run("plain"), kind="ours"),
     Way("vbts-recorded", "vbts, recorded (circular)", vbts_run("recorded"), kind="ours"),
+    Way("vbts-recording", "vbts record", prefixed(vbts_record), kind="ours"),
+    Way("vbts-replay", "vbts replay", vbts_replay, kind="ours"),
     Way("vbts-traced", "vbts, traced to a file", prefixed(vbts_trace(None)), kind="ours"),
     Way("vbts-kept", "vbts, traced to /dev/null", prefixed(vbts_trace("/dev/null")), kind="ours"),
     Way(

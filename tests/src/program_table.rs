@@ -29,6 +29,9 @@ expects at least as many tasks, and records of the same order of magnitude.
     VBTS_BIN=$PWD/target/release/vbts cargo test -p vbts-tests --test guests real_programs::quick
     VBTS_BIN=$PWD/target/release/vbts cargo test -p vbts-tests --test guests real_programs::slow::java
 
+Each row is also recorded (`vbts record`) and replayed, with the same output and twice with the same
+branches: `real_programs::slow::recorded`.
+
 Most programs need none of vbts's options. A row that needs more memory than the default names
 `--memory`.
 ";

@@ -15,6 +15,8 @@ use vbts_tests::tasks::Trace;
 
 /// Time for a traced run, on a slow and busy machine.
 const LIMIT: Duration = Duration::from_secs(900);
+/// Number of records up to which the branches of two replays are compared.
+const MAX_COMPARED: u64 = 100_000_000;
 /// How far the number of records may be from that of the table.
 const FACTOR: u64 = 10;
 
@@ -29,12 +31,19 @@ fn trials(module: &str) -> Vec<Trial> {
             return vec![Trial::test(format!("{module}::table"), failed)];
         }
     };
-    let tests = rows.into_iter().map(|row| {
-        let name = row.test_name();
-        (
-            name,
-            Box::new(move |machine: &Machine| same(machine, &row)) as Test,
-        )
+    let tests = rows.into_iter().flat_map(|row| {
+        let (name, recorded_name) = (row.test_name(), format!("slow::recorded::{}", row.name));
+        let recorded_row = row.clone();
+        [
+            (
+                name,
+                Box::new(move |machine: &Machine| same(machine, &row)) as Test,
+            ),
+            (
+                recorded_name,
+                Box::new(move |machine: &Machine| recorded(machine, &recorded_row)) as Test,
+            ),
+        ]
     });
     machine::trials(module, tests.collect())
 }
@@ -95,7 +104,24 @@ impl Scratch {
     /// Runs the row in a guest.
     fn run_in_guest(&self, machine: &Machine, row: &Row) -> Result<(Run, Trace)> {
         let output = self.path("trace");
-        let vbts = machine.command(["trace", "--accel", machine.accel(), "--format", "json"]);
+        let options = ["trace", "--accel", machine.accel(), "--format", "json"];
+        let mut command = self.command(machine, row, &options);
+        command.arg("--output").arg(&output);
+        command.args(["--", "/bin/sh", "-c", &row.run]);
+        Trace::of(command, &output, LIMIT)
+    }
+
+    /// Records the row in the file `output`.
+    fn record(&self, machine: &Machine, row: &Row, output: &Path) -> Result<Run> {
+        let mut command = self.command(machine, row, &["record", "--quiet"]);
+        command.arg("--output").arg(output);
+        command.args(["--", "/bin/sh", "-c", &row.run]);
+        machine::finish_within(command, LIMIT)
+    }
+
+    /// `vbts` with `options` and those of the row.
+    fn command(&self, machine: &Machine, row: &Row, options: &[&str]) -> Command {
+        let vbts = machine.command(options);
         let mut command = Command::new(vbts.get_program());
         command.args(vbts.get_args()).env_clear();
         command.envs(machine::variables(&vbts));
@@ -107,9 +133,7 @@ impl Scratch {
         if !row.keeps.is_empty() {
             command.args(["--share", &format!("{}:rw", self.work().display())]);
         }
-        command.arg("--output").arg(&output);
-        command.args(["--", "/bin/sh", "-c", &row.run]);
-        Trace::of(command, &output, LIMIT)
+        command
     }
 }
 
@@ -168,6 +192,52 @@ fn same(machine: &Machine, row: &Row) -> Result<()> {
         same_files(&kept.join(name), &work.join(name))?;
     }
     check(row, trace)
+}
+
+/// Records a row, and replays it: with the same output and status, and twice with the same
+/// branches.
+fn recorded(machine: &Machine, row: &Row) -> Result<()> {
+    let missing = missing(row)?.join(" ");
+    if !missing.is_empty() {
+        return Err(Skip::program(format!("not installed: {missing}")));
+    }
+    let scratch = Scratch::new()?;
+    if let Some(prepare) = &row.prepare {
+        scratch.run_on_host(prepare)?.expect(0)?;
+    }
+    let file = scratch.path("run.vbts");
+    let recorded = scratch.record(machine, row, &file)?;
+    let status = recorded.status.context("killed")?;
+    // A replay needs none of the files.
+    fs::remove_dir_all(scratch.work())?;
+    let replay = |options: &[&str]| -> Result<Run> {
+        let mut command = machine.command(["replay"]);
+        command.args(options).arg(&file);
+        machine::finish_within(command, LIMIT)
+    };
+    let first = replay(&["--check"])?.expect(0)?;
+    if row.records > MAX_COMPARED {
+        let second = replay(&["--check", "--jit", "off"])?.expect(0)?;
+        return compare(
+            "messages",
+            first.stderr.as_bytes(),
+            second.stderr.as_bytes(),
+        );
+    }
+    let traces = ["first.btrace", "second.btrace"].map(|name| scratch.path(name));
+    for trace in &traces {
+        let output = trace.to_str().context("a path")?;
+        let run = replay(&["--quiet", "--output", output])?.expect(status)?;
+        compare("standard output", &recorded.stdout, &run.stdout)?;
+        compare(
+            "standard error",
+            recorded.stderr.as_bytes(),
+            run.stderr.as_bytes(),
+        )?;
+    }
+    let [first, second] = &traces;
+    ensure!(fs::read(first)? == fs::read(second)?, "the branches differ");
+    Ok(())
 }
 
 fn compare(what: &str, host: &[u8], guest: &[u8]) -> Result<()> {
