@@ -3,8 +3,7 @@
 use super::objects::UNKNOWN_ANNEX;
 use super::session::{Outcome, Session};
 use super::stop_reply;
-use super::text::{Arguments, MALFORMED, from_hex, push_hex};
-use crate::registers::RegisterLayout;
+use super::text::{Arguments, MALFORMED, from_hex};
 use crate::stop::Stop;
 use crate::target::Result;
 
@@ -80,42 +79,6 @@ fn report(session: &mut Session<'_>, stop: Stop) -> Result<Outcome> {
 pub(super) fn offsets(session: &mut Session<'_>, _: Arguments<'_>) -> Result<Outcome> {
     let offset = session.target.relocation()?;
     Ok(format!("Text={offset:x};Data={offset:x};Bss={offset:x}").into())
-}
-
-/// `qHostInfo`, by which LLDB learns the system that programs run on, which GDB has from the target
-/// description.
-pub(super) fn host(session: &mut Session<'_>, _: Arguments<'_>) -> Result<Outcome> {
-    let thread = session.thread()?;
-    let layout = session.layout(thread)?;
-    Ok(system(layout).into())
-}
-
-/// `qProcessInfo`, the same for a process.
-pub(super) fn information(session: &mut Session<'_>, _: Arguments<'_>) -> Result<Outcome> {
-    let thread = session.thread()?;
-    let layout = session.layout(thread)?;
-    let ostype = if layout.is_linux { "ostype:linux;" } else { "" };
-    Ok(format!("pid:{:x};{}{ostype}", thread.process, system(layout)).into())
-}
-
-fn system(layout: RegisterLayout) -> String {
-    let (processor, size) = if layout.is_32_bit {
-        ("i386", 4)
-    } else {
-        ("x86_64", 8)
-    };
-    let system = if layout.is_linux {
-        "pc-linux-gnu"
-    } else {
-        "unknown-unknown"
-    };
-    let mut triple = Vec::new();
-    push_hex(&mut triple, format!("{processor}-{system}").as_bytes());
-    // Digits are ASCII.
-    format!(
-        "triple:{};ptrsize:{size};endian:little;",
-        String::from_utf8_lossy(&triple)
-    )
 }
 
 /// The object `auxv`.

@@ -19,8 +19,6 @@ pub(super) const PACKETS: &[(Match, &str, Handler)] = &[
         Ok(Outcome::StopAcknowledging)
     }),
     (Begin, "qXfer:", objects::read),
-    (Whole, "qHostInfo", process::host),
-    (Whole, "qProcessInfo", process::information),
     (Whole, "qC", threads::current),
     (Begin, "qCRC:", memory::checksum),
     (Begin, "qSearch:memory:", memory::search),

@@ -175,16 +175,6 @@ fn threads_have_no_process_for_a_client_that_knows_none() {
 }
 
 #[test]
-fn lldb_learns_the_system() {
-    // x86_64-pc-linux-gnu.
-    let system = "triple:7838365f36342d70632d6c696e75782d676e75;ptrsize:8;endian:little;";
-    answers(&[
-        ("qHostInfo", system),
-        ("qProcessInfo", &format!("pid:28;{system}ostype:linux;")),
-    ]);
-}
-
-#[test]
 fn an_interruption_stops_a_run() {
     let Ok(execution) = execution() else { return };
     let mut target = RecordedTarget::new(execution);
