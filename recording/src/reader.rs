@@ -130,9 +130,14 @@ impl<R: Read> Reader<R> {
         Ok(())
     }
 
-    /// The place of the next item.
-    pub fn position(&self) -> Position {
-        self.position
+    /// The place of the next item, in the block that has it. The reader goes to that block, so that
+    /// [`Self::keep`] keeps it.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is damaged.
+    pub fn position(&mut self) -> Result<Position, Error> {
+        while self.position.at >= self.block.len() && self.fill()? {}
+        Ok(self.position)
     }
 
     /// Goes to a place, which is not before that of [`Self::keep`].

@@ -38,7 +38,7 @@ pub(super) struct PlayerState {
 impl Player {
     pub(super) fn new(reader: Reader<BufReader<File>>) -> Self {
         let mut player = Self {
-            place: reader.position(),
+            place: Position::default(),
             reader,
             next: None,
             last: 0,
@@ -57,8 +57,11 @@ impl Player {
     }
 
     fn read_next(&mut self) {
-        self.place = self.reader.position();
-        match self.reader.next() {
+        let read = self.reader.position().and_then(|place| {
+            self.place = place;
+            self.reader.next()
+        });
+        match read {
             Ok(next) => self.next = next,
             Err(error) => self.damage = Some(error),
         }
