@@ -104,8 +104,8 @@ pub struct Cpu {
     pub(crate) armed: bool,
     /// Branches for the VMM. The guest does not observe it, and it is no part of the state.
     pub(crate) log: Option<Box<BranchLog>>,
-    /// Where the processor stops for a debugger. The guest does not observe it, and it is no part of
-    /// the state.
+    /// Where the processor stops for a debugger. The guest does not observe it, and it is no part
+    /// of the state.
     pub(crate) stops: Option<Box<ActiveStops>>,
     /// Boxed to keep the fields that every instruction uses close together.
     pub(crate) pmu: Box<Pmu>,

@@ -121,8 +121,8 @@ impl Cpu {
         self.hits(|b| b.hit_by(access) && b.overlaps(la & !0xFFF, 0x1000)) != 0
     }
 
-    /// Compares an access of `len` bytes at `la` with the breakpoints, and with the watchpoints of a
-    /// debugger. A match with one of the former traps after the instruction (17.3.1.2).
+    /// Compares an access of `len` bytes at `la` with the breakpoints, and with the watchpoints of
+    /// a debugger. A match with one of the former traps after the instruction (17.3.1.2).
     pub(crate) fn watch(&mut self, la: u64, len: usize, access: Access) {
         if self.stops.is_some() {
             self.note_access(la, len, access);

@@ -1,4 +1,5 @@
-//! Breakpoints and watchpoints of a debugger outside of the guest: where exactly the processor stops.
+//! Breakpoints and watchpoints of a debugger outside of the guest: where exactly the processor
+//! stops.
 //! `stops.rs` shows that the guest does not observe them.
 
 use iced_x86::code_asm::*;
