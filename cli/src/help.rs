@@ -30,6 +30,7 @@ topics! {
     "optimise": "guide/optimise.md";
     "trace-a-kernel": "guide/trace-a-kernel.md";
     "record-and-replay": "guide/record-and-replay.md";
+    "debug-a-recording": "guide/debug-a-recording.md";
     "record-a-machine": "guide/record-a-machine.md";
     "test-a-kernel": "guide/test-a-kernel.md";
     "run-debian": "guide/run-debian.md";
@@ -44,12 +45,13 @@ topics! {
 }
 
 /// The commands whose help can be asked for.
-const COMMANDS: [&str; 11] = [
+const COMMANDS: [&str; 12] = [
     "trace",
     "report",
     "stat",
     "record",
     "replay",
+    "debug",
     "test",
     "run",
     "probe",

@@ -9,6 +9,7 @@
 //! | `trace`, `run`, `test`, `report` | each a directory, with its options, configuration and run |
 //! | `guest` | `vbts guest`: the run of a configuration in a file |
 //! | `record`, `replay`, `recording` | recordings of runs |
+//! | `debug` | GDB on a recording |
 //! | `probe`, `setup`, `completions`, `help` | the small commands |
 //! | `cache` | the directory for traces that are kept |
 //! | `usage` | the help of commands with many options |
@@ -29,6 +30,7 @@
 
 mod cache;
 mod completions;
+mod debug;
 mod file_uses;
 mod filters;
 mod guest;
@@ -93,6 +95,8 @@ enum Command {
     Record(record::RecordArgs),
     /// Run a recording again, on any machine
     Replay(replay::ReplayArgs),
+    /// Debug a recording with GDB, forward and backward
+    Debug(debug::DebugArgs),
     /// Run the regression suite of the ptrace BTS requests in guests
     Test(test::TestArgs),
     /// Boot a guest kernel, with its console on standard input and output
@@ -147,6 +151,7 @@ fn run(command: &Command) -> Result<u8, Failure> {
         Command::Trace(args) => trace::main(args),
         Command::Record(args) => record::main(args),
         Command::Replay(args) => replay::main(args),
+        Command::Debug(args) => debug::main(args),
         Command::Stat(args) => stat::main(args),
         Command::Report(args) => replay::report(args),
         Command::Test(args) => test::main(args),

@@ -9,7 +9,8 @@ use super::Cli;
 /// The page of what the commands have in common.
 const COMMON: &str = include_str!("../docs/vbts.1");
 /// A visible command and its page.
-const PAGES: [(&str, &str); 9] = [
+const PAGES: [(&str, &str); 10] = [
+    ("debug", include_str!("../docs/vbts-debug.1")),
     ("probe", include_str!("../docs/vbts-probe.1")),
     ("record", include_str!("../docs/vbts-record.1")),
     ("replay", include_str!("../docs/vbts-replay.1")),
@@ -287,7 +288,8 @@ fn each_option_is_described_on_one_page() {
             );
             let own = options(command);
             // A replay has those that do not change the guest.
-            let has = |option: &&String| name != "replay" || own.contains(*option);
+            let is_replay = ["replay", "debug"].contains(&name);
+            let has = |option: &&String| !is_replay || own.contains(*option);
             all.extend(common.iter().filter(has).cloned());
         }
         assert_eq!(options(command), all, "vbts {name} and its pages");

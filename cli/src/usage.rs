@@ -23,7 +23,7 @@ struct Common {
     examples: &'static [(&'static str, &'static str)],
 }
 
-const COMMON: [Common; 6] = [
+const COMMON: [Common; 7] = [
     Common {
         command: "trace",
         brief: &["output", "report", "follow", "scope", "timeout", "quiet"],
@@ -72,6 +72,19 @@ const COMMON: [Common; 6] = [
         brief: &["check", "format", "output", "scope", "quiet"],
         more: &["timeout"],
         examples: &[("vbts replay ls.vbts", "the same run, on any machine")],
+    },
+    Common {
+        command: "debug",
+        brief: &["script", "batch", "listen", "quiet"],
+        more: &["gdb", "snapshots"],
+        examples: &[
+            ("vbts debug crash.vbts", "GDB where the program crashed"),
+            ("vbts debug -- ./program", "records it, and starts GDB"),
+            (
+                "vbts debug --batch -x commands.gdb crash.vbts",
+                "a script of GDB",
+            ),
+        ],
     },
     Common {
         command: "test",

@@ -12,6 +12,7 @@ mod causes;
 mod cli;
 mod clients;
 mod crashes;
+mod debug;
 mod determinism;
 mod endings;
 mod files;

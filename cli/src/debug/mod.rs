@@ -1,0 +1,159 @@
+//! `vbts debug`: GDB on a recording, forward and backward.
+//!
+//! | module | contents |
+//! |---|---|
+//! | `client` | gdb, connected, or the address at which another client connects |
+//! | `session` | the process with the replay, which serves the client |
+
+mod client;
+mod session;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use anyhow::anyhow;
+use clap::{Args, Parser as _};
+use vbts_cpu::NativeOptions;
+use vbts_host::exit::{Failure, say};
+use vbts_vmm::config::{Accelerator, JitMode, LogLevel, MachineConfig, SandboxMode};
+use vbts_vmm::memory::Size;
+
+use crate::options::{EXIT_STATUS, default_of, named, start_logging};
+use crate::trace::{TraceDirectory, in_child};
+use crate::{Cli, Command, record};
+use client::{Address, Client};
+
+/// Default maximum size of the snapshots.
+const DEFAULT_SNAPSHOTS: Size = Size(1 << 30);
+/// The name of a temporary recording.
+const TEMPORARY: &str = "program.vbts";
+
+/// Arguments of `vbts debug`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = EXIT_STATUS,
+    override_usage = "vbts debug [OPTIONS] FILE\n       vbts debug [OPTIONS] -- PROGRAM [ARG]..."
+)]
+pub(crate) struct DebugArgs {
+    /// Recording that vbts record has made
+    #[arg(
+        value_name = "FILE",
+        required_unless_present = "program",
+        conflicts_with = "program"
+    )]
+    pub file: Option<PathBuf>,
+    /// Wait for another client at ADDRESS, [HOST:]PORT or the path of a Unix socket, instead of
+    /// starting gdb. A client that connects sees everything that the program has in memory
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        conflicts_with_all = ["script", "batch"],
+        help_heading = "Debugger options"
+    )]
+    pub listen: Option<String>,
+    /// Have gdb execute the commands in SCRIPT
+    #[arg(
+        short = 'x',
+        long,
+        value_name = "SCRIPT",
+        help_heading = "Debugger options"
+    )]
+    pub script: Vec<PathBuf>,
+    /// Have gdb end after the scripts. The exit status is gdb's
+    #[arg(long, help_heading = "Debugger options")]
+    pub batch: bool,
+    /// The gdb to start: a program, by its name or its path
+    #[arg(
+        long,
+        value_name = "PROGRAM",
+        default_value = "gdb",
+        help_heading = "Debugger options"
+    )]
+    pub gdb: OsString,
+    /// Memory for snapshots of the replay. Those in the middle are dropped first
+    #[arg(
+        long,
+        value_name = "SIZE",
+        default_value_t = DEFAULT_SNAPSHOTS,
+        help_heading = "Debugger options"
+    )]
+    pub snapshots: Size,
+    /// Print no messages except errors
+    #[arg(long, help_heading = "Debugger options")]
+    pub quiet: bool,
+    /// Whether the software CPU makes native code of what runs often
+    #[arg(long, value_parser = named::<JitMode>(), value_name = "MODE", default_value = default_of::<JitMode>(), help_heading = "Machine options")]
+    pub jit: JitMode,
+    /// Runs of a block of code after which it becomes native code
+    #[arg(long, hide = true, value_name = "N", default_value_t = NativeOptions::default().threshold)]
+    pub jit_threshold: u32,
+    /// What vbts reports about itself on standard error
+    #[arg(long, value_parser = named::<LogLevel>(), value_name = "LEVEL", default_value = default_of::<LogLevel>(), help_heading = "Machine options")]
+    pub log: LogLevel,
+    /// How to confine vbts while the guest runs
+    #[arg(long, value_parser = named::<SandboxMode>(), value_name = "MODE", default_value = default_of::<SandboxMode>(), help_heading = "Machine options")]
+    pub sandbox: SandboxMode,
+    /// Program to record and debug, and its arguments
+    #[arg(
+        last = true,
+        value_name = "PROGRAM",
+        value_hint = clap::ValueHint::CommandWithArguments
+    )]
+    pub program: Vec<OsString>,
+}
+
+impl DebugArgs {
+    /// What the recording does not say of the machine.
+    fn machine(&self) -> MachineConfig {
+        MachineConfig {
+            accelerator: Accelerator::Soft,
+            jit: self.jit,
+            jit_threshold: self.jit_threshold,
+            sandbox: self.sandbox,
+            log: self.log,
+            ..MachineConfig::default()
+        }
+    }
+}
+
+/// Runs the command. The exit status is gdb's.
+///
+/// # Errors
+/// See [`Failure`].
+pub(crate) fn main(args: &DebugArgs) -> Result<u8, Failure> {
+    start_logging(args.log);
+    let client = match &args.listen {
+        Some(address) => Client::Other(Address::parse(address)?),
+        None => Client::Gdb(client::find(&args.gdb)?),
+    };
+    let directory = TraceDirectory::create()?;
+    let file = match &args.file {
+        Some(file) => file.clone(),
+        None => record_first(args, &directory)?,
+    };
+    client.debug(args, &file, &directory)
+}
+
+/// Records the program in a temporary file.
+fn record_first(args: &DebugArgs, directory: &TraceDirectory) -> Result<PathBuf, Failure> {
+    let path = directory.file(TEMPORARY);
+    let options = ["vbts", "record", "--quiet", "--output"].map(OsString::from);
+    let words = options
+        .into_iter()
+        .chain([path.clone().into_os_string(), "--".into()])
+        .chain(args.program.iter().cloned());
+    let parsed = Cli::try_parse_from(words).map_err(|error| anyhow!("{error}"))?;
+    let Command::Record(record) = parsed.command else {
+        return Err(anyhow!("the program cannot be recorded").into());
+    };
+    let status = in_child(|| record::main(&record))?;
+    if !Path::new(&path).exists() {
+        return Err(anyhow!("the program was not recorded: status {status}").into());
+    }
+    if !args.quiet {
+        say(format_args!(
+            "the program is recorded, with status {status}; the recording is removed at the end"
+        ));
+    }
+    Ok(path)
+}

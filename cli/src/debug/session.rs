@@ -1,0 +1,99 @@
+//! The process with the replay, which serves the client. It accepts the connection before it enters
+//! the sandbox.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::Path;
+
+use anyhow::anyhow;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use vbts_debugger::{AgentPort, Debugger, Parts, distance_of_main};
+use vbts_devices::virtio::console::ConsolePort;
+use vbts_gdb::Connection;
+use vbts_host::exit::Failure;
+use vbts_protocol::PORT_NAME;
+use vbts_vmm::launch::Launch;
+
+use super::DebugArgs;
+use super::client::{Listener, find};
+use crate::recording::OldRecording;
+
+/// A connection that uses the system calls of files, which the sandbox allows.
+struct Stream(File);
+
+impl Read for Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.read(buffer)
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+impl Connection for Stream {
+    fn is_readable(&mut self) -> io::Result<bool> {
+        let mut descriptors = [PollFd::new(&self.0, PollFlags::IN)];
+        loop {
+            match poll(&mut descriptors, Some(&Timespec::default())) {
+                Err(rustix::io::Errno::INTR) => {}
+                result => return Ok(result? > 0),
+            }
+        }
+    }
+}
+
+/// Serves the client that connects, until it ends the session.
+///
+/// # Errors
+/// The recording cannot be debugged, or the connection fails.
+pub(super) fn serve(args: &DebugArgs, file: &Path, listener: Listener) -> Result<u8, Failure> {
+    let recording = OldRecording::open(file)?;
+    if recording.machine.processors != 1 || recording.facts.is_32_bit {
+        return Err(anyhow!(
+            "{}: only recordings of one processor and of a 64-bit kernel can be debugged",
+            file.display()
+        )
+        .into());
+    }
+    let connection = Stream(listener.accept()?);
+    let config = recording.machine_as(&args.machine());
+    let mut launch = Launch::new(&config, false)?;
+    launch.set_inputs(recording.inputs.clone())?;
+    let main = main_of(&recording);
+    launch.restrict_files()?;
+    let port = AgentPort::new(&recording.inputs);
+    // The order of the devices gives them their addresses.
+    let device = launch
+        .board
+        .add_console(vec![ConsolePort::named(PORT_NAME, Box::new(port.clone()))])?;
+    launch.add_replayed_shares(&recording.facts.shares)?;
+    let machine = launch.boot(&recording.kernel)?;
+    let mut debugger = Debugger::start(Parts {
+        machine,
+        port,
+        device,
+        inputs: recording.inputs.clone(),
+        kernel: recording.kernel.image(),
+        snapshots: usize::try_from(args.snapshots.0).unwrap_or(usize::MAX),
+        main,
+    })?;
+    debugger.serve(connection)?;
+    Ok(0)
+}
+
+/// The distance of `main` from the entry point of the program of `recording`, if its file is here.
+fn main_of(recording: &OldRecording) -> Option<u64> {
+    let program = Path::new(&recording.facts.program);
+    let path = match program.components().count() {
+        1 => find(program.as_os_str()).ok()?,
+        _ => Path::new(&recording.directory).join(program),
+    };
+    distance_of_main(&std::fs::read(path).ok()?)
+}

@@ -1,0 +1,46 @@
+# The replay runs to its end before it answers.
+set remotetimeout 86400
+# Files of the host: the recording has those parts of them that the program has read.
+set sysroot /
+# Code that the program has not executed yet is not in its memory.
+set trust-readonly-sections on
+# The commands below change the time.
+set stack-cache off
+set code-cache off
+set breakpoint pending auto
+
+define when
+  monitor when
+end
+document when
+Show where the replay is: virtual time, thread, instructions.
+end
+
+define goto
+  if $argc == 1
+    monitor goto $arg0
+  else
+    monitor goto $arg0 $arg1
+  end
+  maintenance flush register-cache
+  frame
+end
+document goto
+Go to another time: goto start, goto end, goto crash, or goto time NS.
+end
+
+define last-write
+  if $argc == 1
+    eval "monitor last-write %lu %lu", (unsigned long) &($arg0), (unsigned long) sizeof($arg0)
+  else
+    eval "monitor last-write %lu %lu", (unsigned long) ($arg0), (unsigned long) ($arg1)
+  end
+  maintenance flush register-cache
+  frame
+end
+document last-write
+Go back to the last write to a variable: last-write VARIABLE, or last-write ADDRESS SIZE.
+end
+
+target remote SOCKET
+set remotetimeout 600

@@ -1,0 +1,36 @@
+//! Programs in a replay, as GDB sees them, forward and backward.
+//!
+//! The debugger is outside of the guest. It reads what it shows from the structures of the guest's
+//! kernel: the threads of a process, the registers that a thread has saved when it entered the
+//! kernel, its page tables. It stops the guest by stop points of the software CPU, and goes back in
+//! time by the snapshots of the replay. Nothing in the guest's memory or time changes.
+//!
+//! A **position** is a virtual time in ns. Each instruction, and each delivery of an interrupt or
+//! an exception, takes one.
+//!
+//! | module | contents |
+//! |---|---|
+//! | `layout` | where the guest's kernel keeps what is read here |
+//! | `tasks` | threads, registers and memory at the present position |
+//! | `agent` | the connection to the guest's agent |
+//! | `replay` | runs to a position, and the events of the run |
+//! | `debugger` | a process under debug, and where it can be |
+//! | `forward`, `backward` | execution up to the next stop |
+//! | `monitor` | commands of the user |
+//! | `program` | what the program's file tells |
+//! | `target` | what GDB asks for |
+
+mod agent;
+mod backward;
+mod debugger;
+mod forward;
+mod layout;
+mod monitor;
+mod program;
+mod replay;
+mod target;
+mod tasks;
+
+pub use agent::AgentPort;
+pub use debugger::{Debugger, Parts};
+pub use program::distance_of_main;

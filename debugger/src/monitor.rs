@@ -1,0 +1,145 @@
+//! Commands that the user gives with GDB's `monitor`.
+
+use std::io::Write as _;
+
+use vbts_cpu::{StopCause, StopPoints, WatchKind, Watchpoint};
+use vbts_gdb::{Result, StopReason, TargetError, ThreadId};
+use vbts_host::exit::Failure;
+
+use crate::backward::Search;
+use crate::debugger::{Debugger, fatal};
+
+/// What `monitor help` shows.
+const HELP: &str = "\
+when                      where the replay is: virtual time, thread, instructions
+goto time NS              go to a virtual time, in ns
+goto start | end | crash  go to the first or last instruction, or to where the program crashed
+last-write ADDRESS [SIZE] go back to the last write to memory
+";
+
+/// Size in bytes of what `last-write` looks for, at most.
+const MAX_SIZE: u64 = 1 << 20;
+
+impl Debugger {
+    /// Executes a command of the user.
+    pub(crate) fn command(
+        &mut self,
+        _thread: ThreadId,
+        command: &str,
+        output: &mut Vec<u8>,
+    ) -> Result<()> {
+        let words: Vec<&str> = command.split_whitespace().collect();
+        match *words.as_slice() {
+            ["help"] => output.extend_from_slice(HELP.as_bytes()),
+            ["when"] => self.say_where(output),
+            ["goto", "start"] => self.go_to(self.begin, output)?,
+            ["goto", "end"] => self.go_to(self.end, output)?,
+            ["goto", "crash"] => match self.crash {
+                Some(time) => self.go_to(time, output)?,
+                None => return Err(TargetError::Refused("the program has not crashed".into())),
+            },
+            ["goto", "time", time] | ["goto", time] => {
+                let Ok(time) = time.replace('_', "").parse::<u64>() else {
+                    return Err(TargetError::Refused(format!("'{time}' is no time in ns")));
+                };
+                self.go_to(time.clamp(self.begin, self.end), output)?;
+            }
+            ["last-write", address] => self.last_write(address, "8", output)?,
+            ["last-write", address, size] => self.last_write(address, size, output)?,
+            _ => return Err(TargetError::Unsupported),
+        }
+        Ok(())
+    }
+
+    fn say_where(&self, output: &mut Vec<u8>) {
+        let thread = self.any_thread();
+        let name = self.replay.tasks().and_then(|tasks| {
+            let task = tasks.find(thread)?;
+            Some(tasks.name(task))
+        });
+        // Writes to a vector cannot fail.
+        let _ = writeln!(
+            output,
+            "{} ns of virtual time, thread {} ({}), {} instructions of the machine",
+            self.replay.now(),
+            thread.thread,
+            name.unwrap_or_default(),
+            self.replay.instructions()
+        );
+    }
+
+    /// Goes to a position, and to the thread that the processor executes there.
+    fn go_to(&mut self, time: u64, output: &mut Vec<u8>) -> Result<()> {
+        self.replay.seek(time).map_err(fatal)?;
+        self.stop = self.stop_here(StopReason::Signal(0));
+        self.say_where(output);
+        Ok(())
+    }
+
+    /// Goes back to before the last write to the `size` bytes at `address`.
+    fn last_write(&mut self, address: &str, size: &str, output: &mut Vec<u8>) -> Result<()> {
+        let (Some(address), Some(len)) = (number(address), number(size)) else {
+            return Err(TargetError::Refused(
+                "last-write takes an address and a size, which are numbers".into(),
+            ));
+        };
+        if len == 0 || len > MAX_SIZE {
+            return Err(TargetError::Refused(format!(
+                "{len} bytes cannot be watched"
+            )));
+        }
+        let from = self.replay.now();
+        match self.find_write(address, len).map_err(fatal)? {
+            Some(time) => self.go_to(time, output),
+            None => {
+                self.replay.seek(from).map_err(fatal)?;
+                Err(TargetError::Refused(format!(
+                    "nothing has written to {address:#x} before"
+                )))
+            }
+        }
+    }
+
+    fn find_write(&mut self, address: u64, len: u64) -> std::result::Result<Option<u64>, Failure> {
+        let from = self.replay.now();
+        let mut searched = from;
+        while searched > self.begin {
+            let start = self.replay.snapshot_before(searched);
+            let start = start.unwrap_or(self.begin).max(self.begin);
+            let mut last = None;
+            self.run_interval(
+                start,
+                Search { from, searched },
+                |debugger| StopPoints {
+                    watchpoints: vec![Watchpoint {
+                        address,
+                        len,
+                        kind: WatchKind::Write,
+                        space: debugger.space(),
+                    }],
+                    ..StopPoints::default()
+                },
+                |debugger, causes| {
+                    let is_write =
+                        |cause: &StopCause| matches!(cause, StopCause::Watchpoint { .. });
+                    if causes.iter().any(is_write) {
+                        last = Some(debugger.replay.now() - 1);
+                    }
+                },
+            )?;
+            if last.is_some() {
+                return Ok(last);
+            }
+            searched = start;
+        }
+        Ok(None)
+    }
+}
+
+/// A number, decimal or hexadecimal.
+fn number(text: &str) -> Option<u64> {
+    match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    }
+}

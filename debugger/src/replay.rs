@@ -1,0 +1,209 @@
+//! A replay that a debugger drives: it runs to stop points and to times, and knows the events of
+//! the whole run.
+
+use vbts_cpu::{Breakpoint, Cpu, StopCause, StopPoints};
+use vbts_gdb::ThreadId;
+use vbts_host::exit::Failure;
+use vbts_vmm::machine::{End, History, Machine};
+
+use crate::agent::Agent;
+use crate::layout::Layout;
+use crate::tasks::Tasks;
+
+/// Bytes of `siginfo_t`.
+const SIGINFO_SIZE: usize = 128;
+/// Bytes of the kernel's form of it, which is a part.
+const KERNEL_SIGINFO_SIZE: usize = 48;
+
+/// Linux's `PTRACE_EVENT_EXEC` and `PTRACE_EVENT_EXIT`.
+const EVENT_EXEC: u64 = 4;
+const EVENT_EXIT: u64 = 6;
+const SIGTRAP: u64 = 5;
+/// Events of a run behind which signals are not noted any more.
+const MAX_SIGNALS: usize = 1 << 20;
+/// Number of the system call `exit_group`.
+const EXIT_GROUP: u64 = 231;
+
+/// An event of a thread that the agent traces.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TaskEvent {
+    /// Virtual time in ns. The thread is in the kernel then, about to wait for the agent.
+    pub time: u64,
+    pub thread: ThreadId,
+    pub kind: EventKind,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum EventKind {
+    /// The thread gets a signal: its number, and its `siginfo_t`.
+    Signal(u8, Vec<u8>),
+    /// It executes another program.
+    Exec,
+    /// It is about to exit, in a call of `exit_group` or in another way.
+    Exit { of_process: bool },
+}
+
+/// A replay of a recording.
+#[derive(Debug)]
+pub(crate) struct Replay {
+    machine: Machine,
+    history: History,
+    pub agent: Agent,
+    layout: Layout,
+    /// The events of all threads that the agent traces, oldest first.
+    pub events: Vec<TaskEvent>,
+    /// The stop points that the processors have; `None` after a jump in time.
+    points: Option<StopPoints>,
+    /// Virtual time in ns of the end of the run.
+    pub end: u64,
+}
+
+impl Replay {
+    /// Runs the replay to its end, and notes the events on the way.
+    pub(crate) fn run_through(
+        machine: Machine,
+        agent: Agent,
+        layout: Layout,
+        snapshots: usize,
+    ) -> Result<Self, Failure> {
+        let mut replay = Self {
+            machine,
+            history: History::new(snapshots),
+            agent,
+            layout,
+            events: Vec::new(),
+            points: None,
+            end: u64::MAX,
+        };
+        let points = StopPoints {
+            breakpoints: vec![Breakpoint {
+                address: replay.layout.ptrace_stop,
+                space: None,
+            }],
+            ..StopPoints::default()
+        };
+        loop {
+            match replay.run(u64::MAX, &points) {
+                Ok(Outcome::Stopped(_)) => replay.note_event(),
+                Ok(Outcome::Paused) => {}
+                // A guest that crashed has reached its end, too.
+                Ok(Outcome::Ended) | Err(Failure::Guest { .. }) => break,
+                Err(failure) => return Err(failure),
+            }
+        }
+        replay.end = replay.now();
+        Ok(replay)
+    }
+
+    /// Notes why the current task waits for its tracer: the arguments of
+    /// `ptrace_stop(exit_code, why, message, info)`.
+    fn note_event(&mut self) {
+        let Some((_, cpu)) = self.machine.current_processor() else {
+            return;
+        };
+        let state = cpu.state();
+        let [_, _, _, _, _, _, _, code, ..] = state.gpr;
+        let [_, info, ..] = state.gpr;
+        let tasks = Tasks::new(cpu, &self.layout);
+        let thread = tasks.current().and_then(|task| tasks.id(task));
+        let code = code & 0xFFFF_FFFF;
+        let kind = match (code >> 8, code & 0xFF) {
+            (0, signal @ 1..=64) => {
+                let mut bytes = vec![0; SIGINFO_SIZE];
+                tasks.read_kernel(info, &mut bytes[..KERNEL_SIGINFO_SIZE]);
+                EventKind::Signal(signal as u8, bytes)
+            }
+            (EVENT_EXEC, SIGTRAP) => EventKind::Exec,
+            (EVENT_EXIT, SIGTRAP) => EventKind::Exit {
+                of_process: tasks.current_call() == Some(EXIT_GROUP),
+            },
+            _ => return,
+        };
+        let is_signal = matches!(kind, EventKind::Signal(..));
+        if is_signal && self.events.len() >= MAX_SIGNALS {
+            return;
+        }
+        if let Some(thread) = thread {
+            let time = self.now();
+            self.events.push(TaskEvent { time, thread, kind });
+        }
+    }
+
+    /// The present position: virtual time in ns.
+    pub(crate) fn now(&self) -> u64 {
+        self.machine.now()
+    }
+
+    /// Instructions of all processors up to now.
+    pub(crate) fn instructions(&self) -> u64 {
+        self.machine.instructions()
+    }
+
+    /// The kernel's view of its tasks now.
+    pub(crate) fn tasks(&self) -> Option<Tasks<'_>> {
+        let (_, cpu) = self.machine.current_processor()?;
+        Some(Tasks::new(cpu, &self.layout))
+    }
+
+    /// The processor that has its turn.
+    pub(crate) fn cpu(&self) -> Option<&Cpu> {
+        self.machine.current_processor().map(|(_, cpu)| cpu)
+    }
+
+    /// Runs up to virtual time `until` in ns, or to one of `points` before. One of the latter at
+    /// the present position does not stop it.
+    pub(crate) fn run(&mut self, until: u64, points: &StopPoints) -> Result<Outcome, Failure> {
+        if self.now() >= self.end {
+            return Ok(Outcome::Ended);
+        }
+        if self.points.as_ref() != Some(points) {
+            self.machine.set_stop_points(points);
+            self.points = Some(points.clone());
+        }
+        self.machine.leave_stop();
+        let ended = self
+            .history
+            .run_until(&mut self.machine, until, &mut self.agent)?;
+        Ok(match ended {
+            Some(End::Stop) => Outcome::Stopped(self.machine.take_stop_causes()),
+            Some(_) => Outcome::Ended,
+            None => Outcome::Paused,
+        })
+    }
+
+    /// Goes to virtual time `time` in ns, or to the next one at which the machine is if it is idle
+    /// then.
+    pub(crate) fn seek(&mut self, time: u64) -> Result<(), Failure> {
+        self.machine.set_stop_points(&StopPoints::default());
+        self.points = None;
+        self.history.seek(&mut self.machine, time, &mut self.agent)
+    }
+
+    /// The time of the last snapshot before `time`, in ns, from which a run to there is short.
+    pub(crate) fn snapshot_before(&self, time: u64) -> Option<u64> {
+        self.history.times().rfind(|at| *at < time)
+    }
+
+    /// The next event of `process` behind the present position.
+    pub(crate) fn next_event(&self, process: u32) -> Option<&TaskEvent> {
+        let now = self.now();
+        let mut events = self.events.iter();
+        events.find(|event| event.time > now && event.thread.process == process)
+    }
+
+    /// The program does not repeat instructions that have faulted.
+    pub(crate) fn forget_faults(&mut self) {
+        self.machine.forget_faults();
+    }
+}
+
+/// How a run has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// At a stop point.
+    Stopped(Vec<StopCause>),
+    /// At the time that was asked for.
+    Paused,
+    /// At the end of the recording.
+    Ended,
+}

@@ -1,0 +1,209 @@
+//! A process of a replay as the target of a server of GDB's protocol.
+
+use vbts_gdb::{
+    Capabilities, Direction, RegisterLayout, Registers, Result, Resumption, Stop, StopPoint,
+    StopReason, Target, TargetError, ThreadId, ThreadInfo,
+};
+use vbts_host::exit::Failure;
+
+use crate::debugger::{Debugger, fatal};
+use crate::replay::EventKind;
+
+/// EFAULT and ESRCH of Linux.
+const EFAULT: u8 = 14;
+const ESRCH: u8 = 3;
+/// XCR0: the state of AVX is enabled (SDM Vol. 3A 2.6).
+const XCR0_AVX: u64 = 1 << 2;
+/// SIGINT of Linux.
+const SIGINT: u8 = 2;
+/// Stop points of the user at most, so that a client cannot make each access slow without end.
+const MAX_STOP_POINTS: usize = 4096;
+/// Length in bytes of a watchpoint at most.
+const MAX_WATCHED: u64 = 1 << 20;
+
+/// A recording stays as it is.
+fn unchangeable() -> TargetError {
+    TargetError::Refused(
+        "a recording cannot be changed: its registers and memory are those of the recorded run"
+            .into(),
+    )
+}
+
+impl Target for Debugger {
+    fn capabilities(&self) -> Capabilities {
+        let mut capabilities =
+            Capabilities::REVERSE | Capabilities::PASS_SIGNALS | Capabilities::SIGNAL_INFORMATION;
+        capabilities.set(Capabilities::AUXILIARY_VECTOR, self.auxiliary.is_some());
+        let has_path = self.executable_path().is_some();
+        capabilities.set(Capabilities::EXECUTABLE, has_path);
+        capabilities
+    }
+
+    fn register_layout(&mut self, _process: u32) -> Result<RegisterLayout> {
+        let has_avx = self
+            .replay
+            .cpu()
+            .is_some_and(|cpu| cpu.sys.xcr0 & XCR0_AVX != 0);
+        Ok(RegisterLayout {
+            is_32_bit: false,
+            is_linux: true,
+            has_avx,
+            has_control: false,
+        })
+    }
+
+    fn threads(&mut self) -> Result<Vec<ThreadInfo>> {
+        let tasks = self.tasks().map_err(fatal)?;
+        let current = tasks.current();
+        let threads = tasks.threads(self.process).into_iter();
+        Ok(threads
+            .filter_map(|task| {
+                let is_current = current == Some(task);
+                Some(ThreadInfo {
+                    id: tasks.id(task)?,
+                    name: tasks.name(task),
+                    processor: is_current.then_some(0),
+                    state: String::new(),
+                })
+            })
+            .collect())
+    }
+
+    fn current_stop(&mut self) -> Result<Stop> {
+        Ok(self.stop.clone())
+    }
+
+    fn read_registers(&mut self, thread: ThreadId) -> Result<Registers> {
+        let tasks = self.tasks().map_err(fatal)?;
+        let registers = tasks.find(thread).and_then(|task| tasks.registers(task));
+        registers.ok_or(TargetError::Errno(ESRCH))
+    }
+
+    fn write_registers(&mut self, _thread: ThreadId, _registers: &Registers) -> Result<()> {
+        Err(unchangeable())
+    }
+
+    fn read_memory(&mut self, _thread: ThreadId, address: u64, buffer: &mut [u8]) -> Result<usize> {
+        let tasks = self.tasks().map_err(fatal)?;
+        let space = self.space().ok_or(TargetError::Errno(ESRCH))?;
+        match tasks.read(space, address, buffer) {
+            0 if !buffer.is_empty() => Err(TargetError::Errno(EFAULT)),
+            read => Ok(read),
+        }
+    }
+
+    fn write_memory(&mut self, _thread: ThreadId, _address: u64, _bytes: &[u8]) -> Result<()> {
+        Err(unchangeable())
+    }
+
+    fn add_stop_point(&mut self, _process: u32, point: StopPoint) -> Result<()> {
+        if self.points.contains(&point) {
+            return Ok(());
+        }
+        let is_too_long = matches!(point, StopPoint::Watchpoint { length, .. }
+            if length == 0 || length > MAX_WATCHED);
+        if self.points.len() >= MAX_STOP_POINTS || is_too_long {
+            return Err(TargetError::Refused(
+                "there are too many stop points, or a watchpoint is too long".into(),
+            ));
+        }
+        self.points.push(point);
+        Ok(())
+    }
+
+    fn remove_stop_point(&mut self, _process: u32, point: StopPoint) -> Result<()> {
+        self.points.retain(|other| *other != point);
+        Ok(())
+    }
+
+    fn pass_signals(&mut self, signals: u64) -> Result<()> {
+        self.passed_signals = signals;
+        Ok(())
+    }
+
+    fn resume(&mut self, resumption: &Resumption) -> Result<()> {
+        let threads = self.threads()?.into_iter().map(|thread| thread.id);
+        self.stopped_threads = threads
+            .filter(|id| resumption.threads.iter().all(|(resumed, _)| resumed != id))
+            .collect();
+        self.resumption = Some(resumption.clone());
+        self.search = None;
+        self.interrupted = None;
+        Ok(())
+    }
+
+    fn run(&mut self, console: &mut Vec<u8>) -> Result<Option<Stop>> {
+        let direction = self
+            .resumption
+            .as_ref()
+            .map(|resumption| resumption.direction);
+        let ran = match direction {
+            Some(Direction::Backward) => self.run_backward(),
+            _ => self.run_forward(),
+        };
+        console.append(&mut self.replay.agent.output);
+        let stop = ran.map_err(fatal)?;
+        if let Some(stop) = &stop {
+            self.stop = stop.clone();
+            self.resumption = None;
+        }
+        Ok(stop)
+    }
+
+    fn interrupt(&mut self) -> Result<Stop> {
+        if let Some(search) = self.search.take() {
+            self.replay.seek(search.from).map_err(fatal)?;
+        }
+        self.resumption = None;
+        self.stop = self.stop_here(StopReason::Signal(SIGINT));
+        Ok(self.stop.clone())
+    }
+
+    fn detach(&mut self, _process: Option<u32>) -> Result<()> {
+        Ok(())
+    }
+
+    fn kill(&mut self, _process: Option<u32>) -> Result<()> {
+        Ok(())
+    }
+
+    fn monitor(&mut self, thread: ThreadId, command: &str, output: &mut Vec<u8>) -> Result<()> {
+        self.command(thread, command, output)
+    }
+
+    fn auxiliary_vector(&mut self, _process: u32) -> Result<Vec<u8>> {
+        self.read_auxiliary().ok_or(TargetError::Errno(ESRCH))
+    }
+
+    fn executable(&mut self, _process: u32) -> Result<Vec<u8>> {
+        self.executable_path().ok_or(TargetError::Errno(ESRCH))
+    }
+
+    fn signal_information(&mut self, thread: ThreadId) -> Result<Vec<u8>> {
+        let now = self.replay.now();
+        let mut events = self.replay.events.iter();
+        let found = events.find_map(|event| match &event.kind {
+            EventKind::Signal(_, info) if event.time == now && event.thread == thread => {
+                Some(info.clone())
+            }
+            _ => None,
+        });
+        found.ok_or_else(|| TargetError::Refused("the thread has not stopped for a signal".into()))
+    }
+}
+
+impl Debugger {
+    /// Serves a client until it ends the session.
+    ///
+    /// # Errors
+    /// The connection fails, or the replay.
+    pub fn serve(
+        &mut self,
+        connection: impl vbts_gdb::Connection,
+    ) -> std::result::Result<(), Failure> {
+        match vbts_gdb::serve(connection, self) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(anyhow::Error::from(error).into()),
+        }
+    }
+}

@@ -1,0 +1,355 @@
+//! Tasks of the guest's kernel: threads of a process, their registers and their memory.
+
+use vbts_cpu::Cpu;
+use vbts_cpu::state::{ArchState, gpr, rflags};
+use vbts_gdb::{Avx, Fxsave, Registers, ThreadId};
+
+use crate::layout::Layout;
+
+/// Size in bytes of a stack of a task in the kernel (`THREAD_SIZE`).
+const STACK_SIZE: u64 = 16 << 10;
+/// Words of `struct pt_regs`, which an entry from a program saves at the top of that stack.
+const FRAME_WORDS: usize = 21;
+/// The longest list of tasks that is followed.
+const MAX_TASKS: usize = 1 << 16;
+/// Bytes of `struct task_struct` in which the state of the vector registers is looked for.
+const MAX_TASK: u64 = 16 << 10;
+/// Size of the FXSAVE area with its header, which precedes the upper halves of the YMM registers
+/// (SDM Vol. 1 13.4).
+const XSAVE_AREA: usize = 512 + 64 + 256;
+
+/// The segment registers by number.
+const FS: usize = 4;
+const GS: usize = 5;
+
+/// The kernel's view of its tasks, at the present position of a replay.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Tasks<'a> {
+    cpu: &'a Cpu,
+    layout: &'a Layout,
+}
+
+/// A task: the address of its `struct task_struct`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Task(u64);
+
+/// The registers of a program, as an entry into the kernel has saved them (`struct pt_regs`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Frame([u64; FRAME_WORDS]);
+
+impl<'a> Tasks<'a> {
+    /// The tasks that the kernel with `layout` has, which `cpu` executes.
+    pub(crate) fn new(cpu: &'a Cpu, layout: &'a Layout) -> Self {
+        Self { cpu, layout }
+    }
+
+    fn word(&self, address: u64) -> Option<u64> {
+        let mut bytes = [0; 8];
+        let is_read = self.cpu.read_quietly(address, &mut bytes);
+        is_read.then(|| u64::from_le_bytes(bytes))
+    }
+
+    /// The task that the processor executes.
+    pub(crate) fn current(&self) -> Option<Task> {
+        let state = self.cpu.state();
+        // One of them is the program's, which is in the lower half: which, changes in the middle of
+        // an entry.
+        let bases = [state.seg[GS].base, state.msr.kernel_gs_base];
+        let base = bases.into_iter().find(|base| (*base as i64) < 0)?;
+        let task = self.word(base.wrapping_add(self.layout.current))?;
+        Some(Task(task))
+    }
+
+    /// The task that the processor executes, if it does so in user mode.
+    pub(crate) fn in_user_mode(&self) -> Option<ThreadId> {
+        let current = (self.cpu.cpl == 3).then(|| self.current()).flatten()?;
+        self.id(current)
+    }
+
+    /// The numbers of a task.
+    pub(crate) fn id(&self, task: Task) -> Option<ThreadId> {
+        let ids = self.word(task.0.wrapping_add(self.layout.ids))?;
+        Some(ThreadId {
+            process: (ids >> 32) as u32,
+            thread: ids as u32,
+        })
+    }
+
+    /// The name of a task.
+    pub(crate) fn name(&self, task: Task) -> String {
+        let mut name = [0; 16];
+        self.cpu
+            .read_quietly(task.0.wrapping_add(self.layout.name), &mut name);
+        let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
+        name.escape_ascii().to_string()
+    }
+
+    /// The tasks of a list whose head is at `head`. The node of a task is at offset `node`.
+    fn list(&self, head: u64, node: u64) -> Vec<Task> {
+        let mut tasks = Vec::new();
+        let mut next = self.word(head);
+        while let Some(at) = next.filter(|at| *at != head && tasks.len() < MAX_TASKS) {
+            tasks.push(Task(at.wrapping_sub(node)));
+            next = self.word(at);
+        }
+        tasks
+    }
+
+    /// The leader of process `process`.
+    pub(crate) fn leader(&self, process: u32) -> Option<Task> {
+        let head = self.layout.init_task.wrapping_add(self.layout.tasks);
+        let mut leaders = self.list(head, self.layout.tasks).into_iter();
+        leaders.find(|task| self.id(*task).is_some_and(|id| id.process == process))
+    }
+
+    /// The threads of process `process`, oldest first.
+    pub(crate) fn threads(&self, process: u32) -> Vec<Task> {
+        let Some(leader) = self.leader(process) else {
+            return Vec::new();
+        };
+        let signal = self.word(leader.0.wrapping_add(self.layout.signal));
+        let head = signal.map_or(0, |signal| signal.wrapping_add(self.layout.thread_head));
+        self.list(head, self.layout.thread_node)
+    }
+
+    /// The task with these numbers.
+    pub(crate) fn find(&self, thread: ThreadId) -> Option<Task> {
+        let mut threads = self.threads(thread.process).into_iter();
+        threads.find(|task| self.id(*task) == Some(thread))
+    }
+
+    /// The address space of a task, as CR3; `None` for one that has ended.
+    pub(crate) fn space(&self, task: Task) -> Option<u64> {
+        let mm = self.mm(task)?;
+        let pgd = self.word(mm.wrapping_add(self.layout.pgd))?;
+        self.cpu.translate_quietly(pgd)
+    }
+
+    /// The address of the kernel's description of the address space of a task.
+    pub(crate) fn mm(&self, task: Task) -> Option<u64> {
+        self.word(task.0.wrapping_add(self.layout.mm))
+            .filter(|mm| *mm != 0)
+    }
+
+    /// Reads memory of the kernel. Returns whether all of it could be read.
+    pub(crate) fn read_kernel(&self, address: u64, bytes: &mut [u8]) -> bool {
+        self.cpu.read_quietly(address, bytes)
+    }
+
+    /// Reads memory of a program in the address space `space`. Returns how many bytes could be
+    /// read.
+    pub(crate) fn read(&self, space: u64, address: u64, buffer: &mut [u8]) -> usize {
+        let mut done = 0;
+        while done < buffer.len() {
+            let at = address.wrapping_add(done as u64);
+            let left = 0x1000 - (at & 0xFFF) as usize;
+            let len = left.min(buffer.len() - done);
+            let is_user = at < 1 << 47;
+            if !is_user || !self.cpu.read_in(space, at, &mut buffer[done..done + len]) {
+                break;
+            }
+            done += len;
+        }
+        done
+    }
+
+    fn frame(&self, task: Task) -> Option<Frame> {
+        let stack = self.word(task.0.wrapping_add(self.layout.stack))?;
+        let at = stack.wrapping_add(STACK_SIZE - 8 * FRAME_WORDS as u64);
+        let mut words = [0; FRAME_WORDS];
+        for (n, word) in words.iter_mut().enumerate() {
+            *word = self.word(at.wrapping_add(8 * n as u64))?;
+        }
+        Some(Frame(words))
+    }
+
+    /// The number of the system call in which the current task is.
+    pub(crate) fn current_call(&self) -> Option<u64> {
+        let frame = self.frame(self.current()?)?;
+        Some(frame.registers().orig_rax)
+    }
+
+    /// The registers of a task: those of the processor, or those that it has saved when it entered
+    /// the kernel.
+    pub(crate) fn registers(&self, task: Task) -> Option<Registers> {
+        let state = self.cpu.state();
+        let is_current = self.current() == Some(task);
+        let mut registers = match is_current && self.cpu.cpl == 3 {
+            true => in_user_mode(&state),
+            false => self.frame(task)?.registers(),
+        };
+        // A return from a fault sets RF, which no program can see: PUSHF stores it as 0.
+        registers.rflags &= !rflags::RF;
+        if is_current {
+            let user_gs = match self.cpu.cpl {
+                3 => state.seg[GS].base,
+                // An entry that has not exchanged them yet has the program's in the register.
+                _ if (state.seg[GS].base as i64) < 0 => state.msr.kernel_gs_base,
+                _ => state.seg[GS].base,
+            };
+            (registers.fs_base, registers.gs_base) = (state.seg[FS].base, user_gs);
+            registers.fxsave = Some(fxsave_of(&state));
+            registers.avx = Some(Avx {
+                ymmh: state.ymm_high,
+            });
+        } else {
+            // `fsbase` and `gsbase` follow `sp` and four selectors in `struct thread_struct`.
+            let thread = task.0.wrapping_add(self.layout.thread_sp);
+            registers.fs_base = self.word(thread.wrapping_add(16))?;
+            registers.gs_base = self.word(thread.wrapping_add(24))?;
+            (registers.fxsave, registers.avx) = self.saved_vectors(task).unzip();
+        }
+        Some(registers)
+    }
+
+    /// The vector registers of a task that the processor does not execute. The kernel keeps them at
+    /// the end of the task, and has a pointer there to them (`fpstate` of `struct fpu`): the only
+    /// one to an aligned place behind itself in the task that begins with the size of such a state.
+    fn saved_vectors(&self, task: Task) -> Option<(Fxsave, Avx)> {
+        let mut bytes = vec![0; MAX_TASK as usize];
+        let start = self.layout.thread_sp;
+        let room = bytes.get_mut(start as usize..)?;
+        // The task may end in a page before.
+        for (n, page) in room.chunks_mut(64).enumerate() {
+            if !self
+                .cpu
+                .read_quietly(task.0.wrapping_add(start + 64 * n as u64), page)
+            {
+                break;
+            }
+        }
+        let word = |at: u64| {
+            let bytes = bytes.get(at as usize..)?.first_chunk()?;
+            Some(u64::from_le_bytes(*bytes))
+        };
+        let state = (start..MAX_TASK).step_by(8).find_map(|at| {
+            let target = word(at)?.wrapping_sub(task.0);
+            let is_behind =
+                target > at && target < MAX_TASK && task.0.wrapping_add(target).is_multiple_of(64);
+            let size = is_behind.then(|| word(target)).flatten()? as u32;
+            (576..=4096).contains(&size).then_some(target)
+        })?;
+        // The state begins with sizes and features, in 64 bytes.
+        let mut area = [0; XSAVE_AREA];
+        self.cpu
+            .read_quietly(task.0.wrapping_add(state + 64), &mut area)
+            .then(|| from_xsave(&area))
+    }
+}
+
+impl Frame {
+    fn registers(&self) -> Registers {
+        let [
+            r15,
+            r14,
+            r13,
+            r12,
+            rbp,
+            rbx,
+            r11,
+            r10,
+            r9,
+            r8,
+            rax,
+            rcx,
+            rdx,
+            rsi,
+            rdi,
+            orig_rax,
+            rip,
+            cs,
+            rflags,
+            rsp,
+            ss,
+        ] = self.0;
+        Registers {
+            general: [
+                rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8, r9, r10, r11, r12, r13, r14, r15,
+            ],
+            rip,
+            rflags,
+            segments: [0, cs as u16, ss as u16, 0, 0, 0],
+            orig_rax,
+            ..Registers::default()
+        }
+    }
+}
+
+/// The registers of a program that the processor executes.
+fn in_user_mode(state: &ArchState) -> Registers {
+    debug_assert_eq!(gpr::RSP, 4);
+    Registers {
+        general: state.gpr,
+        rip: state.rip,
+        rflags: state.rflags,
+        segments: std::array::from_fn(|n| state.seg[n].selector),
+        orig_rax: u64::MAX,
+        ..Registers::default()
+    }
+}
+
+fn fxsave_of(state: &ArchState) -> Fxsave {
+    let x87 = &state.x87;
+    let tag = |n: usize| -> u16 {
+        match x87.ftw >> n & 1 {
+            0 => 3,
+            _ => 0,
+        }
+    };
+    Fxsave {
+        fcw: x87.fcw,
+        fsw: x87.fsw,
+        ftw: (0..8).map(|n| tag(n) << (2 * n)).sum(),
+        fop: x87.fop,
+        fcs: (x87.fip >> 32) as u16,
+        fip: x87.fip as u32,
+        fds: (x87.fdp >> 32) as u16,
+        fdp: x87.fdp as u32,
+        st: std::array::from_fn(|n| bytes_80(x87.st(n))),
+        xmm: state.xmm,
+        mxcsr: state.mxcsr,
+    }
+}
+
+fn bytes_80(value: u128) -> [u8; 10] {
+    let bytes = value.to_le_bytes();
+    std::array::from_fn(|n| bytes[n])
+}
+
+/// The registers in an XSAVE area (SDM Vol. 1 13.4). A component that is not in use is not in the
+/// area, and has its initial value.
+fn from_xsave(area: &[u8; XSAVE_AREA]) -> (Fxsave, Avx) {
+    const HAS_X87: u64 = 1;
+    const HAS_SSE: u64 = 2;
+    const HAS_AVX: u64 = 4;
+    let half = |at: usize| u16::from_le_bytes(std::array::from_fn(|n| area[at + n]));
+    let double = |at: usize| u32::from_le_bytes(std::array::from_fn(|n| area[at + n]));
+    let wide = |at: usize| u128::from_le_bytes(std::array::from_fn(|n| area[at + n]));
+    let features = u64::from_le_bytes(std::array::from_fn(|n| area[512 + n]));
+    let mut registers = Fxsave {
+        fcw: 0x37F,
+        ftw: 0xFFFF,
+        mxcsr: double(24),
+        ..Fxsave::default()
+    };
+    if features & HAS_X87 != 0 {
+        let tags = area[4];
+        registers.fcw = half(0);
+        registers.fsw = half(2);
+        registers.ftw = (0..8)
+            .map(|n| if tags >> n & 1 == 0 { 3 << (2 * n) } else { 0 })
+            .sum();
+        registers.fop = half(6);
+        (registers.fip, registers.fcs) = (double(8), half(12));
+        (registers.fdp, registers.fds) = (double(16), half(20));
+        registers.st = std::array::from_fn(|n| bytes_80(wide(32 + 16 * n)));
+    }
+    if features & HAS_SSE != 0 {
+        registers.xmm = std::array::from_fn(|n| wide(160 + 16 * n));
+    }
+    let ymmh = match features & HAS_AVX {
+        0 => [0; 16],
+        _ => std::array::from_fn(|n| wide(576 + 16 * n)),
+    };
+    (registers, Avx { ymmh })
+}

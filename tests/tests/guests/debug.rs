@@ -1,0 +1,284 @@
+//! `vbts debug`: GDB on a recording, forward and backward.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use libtest_mimic::Trial;
+use tempfile::TempDir;
+use vbts_tests::machine::{self, Machine, Run, Skip, TestModule};
+
+inventory::submit! { TestModule::new(module_path!(), trials) }
+
+fn trials(module: &str) -> Vec<Trial> {
+    machine::trials_of(
+        module,
+        &[
+            ("a_crash_leads_to_the_guilty_line", guide),
+            ("threads_and_conditions", threads),
+            ("a_way_back_leads_to_the_same_registers", round_trip),
+            ("a_stopped_replay_is_the_recorded_run", unchanged),
+            ("the_first_and_the_last_position", ends),
+            ("what_cannot_be_debugged", refused),
+        ],
+    )
+}
+
+const GUIDE: &str = include_str!("../../../docs/guide/debug-a-recording.md");
+
+/// A program and its recording.
+struct Recorded {
+    directory: TempDir,
+}
+
+impl Recorded {
+    fn new(machine: &Machine, source: &str, options: &[&str], status: i32) -> Result<Self> {
+        if Command::new("gdb").arg("--version").output().is_err() {
+            return Err(Skip("gdb is not installed".into()).into());
+        }
+        let directory = tempfile::tempdir()?;
+        let recorded = Self { directory };
+        fs::write(recorded.file("program.c"), source)?;
+        let compiled = Command::new("gcc")
+            .args(["-g", "-O0", "-U_FORTIFY_SOURCE", "-pthread", "-o"])
+            .args([recorded.file("program"), recorded.file("program.c")])
+            .status()?;
+        ensure!(compiled.success(), "gcc: {compiled}");
+        let mut command = machine.command(["record", "--quiet", "-o"]);
+        command.arg(recorded.file("run.vbts")).args(options);
+        command.arg("--").arg(recorded.file("program"));
+        machine::finish(command)?.expect(status)?;
+        Ok(recorded)
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// What gdb prints for `commands`.
+    fn gdb(&self, machine: &Machine, commands: &str) -> Result<String> {
+        let script = self.file("commands.gdb");
+        fs::write(&script, commands)?;
+        let run = debug(machine, &self.file("run.vbts"), &script)?.expect(0)?;
+        Ok(both(&run))
+    }
+}
+
+/// What gdb and vbts have printed.
+fn both(run: &Run) -> String {
+    String::from_utf8_lossy(&run.stdout).into_owned() + &run.stderr
+}
+
+fn debug(machine: &Machine, file: &Path, script: &Path) -> Result<Run> {
+    let mut command = machine.command(["debug", "--batch", "-x"]);
+    command.arg(script).arg(file);
+    // Nothing of the user's changes the session.
+    command.env("HOME", "/nonexistent");
+    machine::finish(command)
+}
+
+/// Whether the lines of `expected` are in `text`, in this order, apart from their spaces.
+fn check_order(text: &str, expected: &[&str]) -> Result<()> {
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let all = words(text);
+    let mut rest = all.as_str();
+    for line in expected {
+        let line = words(line);
+        match rest.split_once(&line) {
+            Some((_, after)) => rest = after,
+            None => bail!("'{line}' is not in the rest of\n{text}"),
+        }
+    }
+    Ok(())
+}
+
+/// The session of the guide: its program, its commands, and what it shows of the answers.
+fn guide(machine: &Machine) -> Result<()> {
+    let lines: Vec<&str> = GUIDE.lines().collect();
+    let start = lines.iter().position(|line| line.ends_with("cat list.c"));
+    let start = start.context("no program")? + 1;
+    let source = lines[start..]
+        .iter()
+        .take_while(|line| line.is_empty() || line.starts_with("    "));
+    let source: Vec<&str> = source.map(|line| line.trim_start_matches("    ")).collect();
+    let recorded = Recorded::new(machine, &source.join("\n"), &[], 139)?;
+    let session = GUIDE.split("## Move in time").next().unwrap_or_default();
+    let session = session
+        .split("vbts debug list.vbts")
+        .nth(1)
+        .context("no session")?;
+    let mut commands = String::new();
+    let mut expected = Vec::new();
+    for line in session.lines().filter_map(|line| line.strip_prefix("    ")) {
+        match line.strip_prefix("(gdb) ") {
+            Some(command) => commands += &format!("{command}\n"),
+            None => expected.push(line),
+        }
+    }
+    ensure!(commands.lines().count() >= 7 && expected.len() >= 7);
+    check_order(&recorded.gdb(machine, &commands)?, &expected)
+}
+
+const THREADS: &str = "
+#include <pthread.h>
+#include <stdio.h>
+#include <unistd.h>
+int counter;
+static void add(int i)
+{
+	counter += i;
+}
+static void *work(void *arg)
+{
+	for (int i = 0; i < 100; i++)
+		add(i);
+	pause();
+	return arg;
+}
+int main(void)
+{
+	pthread_t t[3];
+	for (int i = 0; i < 3; i++)
+		pthread_create(&t[i], 0, work, 0);
+	usleep(1000);
+	printf(\"counter %d\\n\", counter);
+	return 3;
+}
+";
+
+fn threads(machine: &Machine) -> Result<()> {
+    let recorded = Recorded::new(machine, THREADS, &[], 3)?;
+    let commands = "bt 1\nbreak add if i == 50\ncontinue\np i\ncontinue\ncontinue\np i\ndelete
+break program.c:23\ncontinue\np counter\nthread apply all -s -q frame function work
+info threads\ninfo sharedlibrary\nwatch counter\nreverse-continue\np i\np counter
+tbreak add if i == 10\nreverse-continue\np i";
+    let text = recorded.gdb(machine, commands)?;
+    let expected = [
+        "main () at",
+        "hit Breakpoint 1, add (i=50)",
+        "$1 = 50",
+        "hit Breakpoint 1, add (i=50)",
+        "hit Breakpoint 1, add (i=50)",
+        "$2 = 50",
+        "hit Breakpoint 2, main",
+        "$3 = 14850",
+        "work (arg=0x0)",
+        "work (arg=0x0)",
+        "work (arg=0x0)",
+        "\"program\"",
+        "libc.so.6",
+        "hit Hardware watchpoint 3: counter",
+        "Old value = 14850",
+        "New value = 14751",
+        "$4 = 99",
+    ];
+    check_order(&text, &expected)
+}
+
+const LOOP: &str = "
+#include <string.h>
+volatile double sum;
+static char text[64];
+int main(void)
+{
+	for (volatile long i = 0; i < 10000000; i++)
+		;
+	for (int i = 1; i < 200; i++)
+		sum += 1.0 / i;
+	memset(text, 'x', sizeof(text) - 1);
+	return text[3] == 'x' ? 5 : 6;
+}
+";
+
+/// The values of RIP and the other registers that `info all-registers` prints, for each time.
+fn registers(text: &str) -> Vec<Vec<&str>> {
+    let is_register = |line: &&str| {
+        let name = line.split_whitespace().next().unwrap_or_default();
+        ["rip", "rax", "rsp", "eflags", "xmm0", "st0", "fs_base"].contains(&name)
+    };
+    let lines: Vec<&str> = text.lines().filter(is_register).collect();
+    lines.chunks(7).map(<[&str]>::to_vec).collect()
+}
+
+fn round_trip(machine: &Machine) -> Result<()> {
+    let recorded = Recorded::new(machine, LOOP, &[], 5)?;
+    let show = "info registers rip rax rsp eflags fs_base\ninfo registers xmm0 st0\n";
+    let mut commands = "break program.c:9\ncontinue\ndelete\n".to_owned();
+    const STEPS: usize = 12;
+    for step in ["stepi\n", "reverse-stepi\n"] {
+        for _ in 0..STEPS {
+            commands += show;
+            commands += step;
+        }
+    }
+    commands += show;
+    let began = Instant::now();
+    let text = recorded.gdb(machine, &commands)?;
+    eprintln!("{STEPS} steps forward and backward: {:?}", began.elapsed());
+    let all = registers(&text);
+    ensure!(all.len() == 2 * STEPS + 1, "{} {text}", all.len());
+    for n in 0..STEPS {
+        ensure!(all[n] == all[2 * STEPS - n], "step {n}: {all:?}");
+        ensure!(all[n] != all[n + 1], "step {n}: {all:?}");
+    }
+    Ok(())
+}
+
+/// A condition that never holds is evaluated thousands of times, and the run ends as recorded.
+fn unchanged(machine: &Machine) -> Result<()> {
+    let recorded = Recorded::new(machine, LOOP, &[], 5)?;
+    let commands =
+        "break program.c:10 if i == 150\ncontinue\np i\nwatch text[40]\ncontinue\np text[39]
+delete\ncontinue\nwhen\ngoto start\ncontinue\nwhen\nreverse-continue\ncontinue\nwhen";
+    let text = recorded.gdb(machine, commands)?;
+    let expected = ["$1 = 150", "New value = 120 'x'", "$2 = 120 'x'"];
+    check_order(&text, &expected)?;
+    // The same end, on three ways.
+    let ends: Vec<&str> = text
+        .lines()
+        .filter(|line| line.contains("virtual time"))
+        .collect();
+    let at_end = ends.iter().filter(|line| **line == ends[0]).count();
+    ensure!(at_end == 3, "{ends:?} {text}");
+    let mut command = machine.command(["replay", "--check", "--quiet"]);
+    command.arg(recorded.file("run.vbts"));
+    machine::finish(command)?.expect(0)?;
+    Ok(())
+}
+
+fn ends(machine: &Machine) -> Result<()> {
+    let recorded = Recorded::new(machine, LOOP, &[], 5)?;
+    let mut text = String::new();
+    // An error ends a script.
+    for commands in [
+        "continue\nreverse-continue\nreverse-stepi\n",
+        "set var sum = 1\n",
+    ] {
+        let script = recorded.file("commands.gdb");
+        fs::write(&script, commands)?;
+        let run = debug(machine, &recorded.file("run.vbts"), &script)?;
+        text += &both(&run);
+    }
+    let ended = "No more reverse-execution history.";
+    check_order(&text, &[ended, ended, "in _start ()", ended])?;
+    ensure!(text.contains("Cannot access memory"), "{text}");
+    Ok(())
+}
+
+fn refused(machine: &Machine) -> Result<()> {
+    let mut command = machine.command(["debug", "--gdb", "no-such-gdb", "/etc/passwd"]);
+    command.env("VBTS_KERNEL", "/nonexistent");
+    let run = machine::finish(command)?.expect(126)?;
+    ensure!(run.stderr.contains("the package gdb"), "{run:?}");
+    let command = machine.command(["debug", "--listen", "somewhere", "/etc/passwd"]);
+    let run = machine::finish(command)?.expect(125)?;
+    ensure!(run.stderr.contains("--listen"), "{run:?}");
+    let recorded = Recorded::new(machine, LOOP, &["--smp", "2"], 5)?;
+    let script = recorded.file("commands.gdb");
+    fs::write(&script, "when\n")?;
+    let run = debug(machine, &recorded.file("run.vbts"), &script)?.expect(125)?;
+    ensure!(run.stderr.contains("one processor"), "{run:?}");
+    Ok(())
+}
