@@ -55,6 +55,10 @@ impl Connection for Stream {
 /// The recording cannot be debugged, or the connection fails.
 pub(super) fn serve(args: &DebugArgs, file: &Path, listener: Listener) -> Result<u8, Failure> {
     let recording = OldRecording::open(file)?;
+    if recording.facts.is_machine {
+        let file = file.display();
+        return Err(anyhow!("{file}: a recording of a machine cannot be debugged yet").into());
+    }
     if recording.machine.processors != 1 || recording.facts.is_32_bit {
         return Err(anyhow!(
             "{}: only recordings of one processor and of a 64-bit kernel can be debugged",
