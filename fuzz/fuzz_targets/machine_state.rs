@@ -26,7 +26,7 @@ use vbts_vmm::memory::Size;
 
 /// Virtual time that a machine runs after a restore, in ns. An instruction takes 1 ns.
 const RUN: u64 = 20_000;
-/// Limit for a guest that has no exit: a pause is at an exit of a processor.
+/// Limit in the time of the host for a guest that does not reach the pause before.
 const TIME_LIMIT: Duration = Duration::from_millis(50);
 /// The guest's DS area and its buffer.
 const DS_AREA: u64 = 0x20_0000;
