@@ -1,67 +1,44 @@
-//! Functions over time, in the trace event format that Chrome's tracing and Perfetto read.
+//! Functions over time, in Perfetto's trace format
+//! (<https://perfetto.dev/docs/reference/synthetic-track-event>).
 //!
 //! A branch has no time. The time of a task is therefore the number of instructions that it has
 //! executed.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
 use std::io;
 
-use serde_json::json;
-use vbts_trace::profile::tree::NodeId;
-use vbts_trace::profile::{Ended, Seen, Sees, TaskCount, Watch};
+use vbts_trace::profile::tree::Label;
+use vbts_trace::profile::{Ended, Seen, Sees, Watch};
 
+use self::packet::{
+    EventName, Interned, Packet, Packets, Process, SequenceFlags, SliceKind, Thread, Track,
+    TrackEvent,
+};
+use self::spool::Spool;
 use super::open_calls::OpenCalls;
 use super::{Loaded, Names, Out};
 
-/// Maximum number of calls that are kept. When it is reached, the shorter half is dropped.
-const MAX_SPANS: usize = 1 << 19;
+mod packet;
+mod spool;
+
 /// Maximum number of open calls that are kept of a task. Deeper ones are not shown.
 const MAX_DEPTH: usize = 1 << 10;
 
-/// A call, with its time in instructions.
-#[derive(Debug, Clone, Copy)]
-struct Span {
-    task: u64,
-    node: NodeId,
-    start: u64,
-    length: u64,
-}
-
-/// The calls of all tasks.
-#[derive(Debug, Default)]
+/// The calls of all tasks, as they begin and end.
+#[derive(Debug)]
 pub struct Timeline {
-    /// Each with the instructions of its task when it began.
-    open: OpenCalls<u64>,
-    spans: Spans,
+    open: OpenCalls<()>,
+    spool: Spool,
 }
 
-/// The longest of the calls that have ended.
-#[derive(Debug, Default)]
-struct Spans {
-    list: Vec<Span>,
-    /// Shorter calls are not kept.
-    least: u64,
-}
-
-impl Spans {
-    fn add(&mut self, task: u64, node: NodeId, start: u64, clock: u64) {
-        let length = clock.saturating_sub(start);
-        if length < self.least {
-            return;
+impl Timeline {
+    /// A timeline that keeps its calls in `file`, which is empty, until their names are known.
+    pub fn new(file: File) -> Self {
+        Self {
+            open: OpenCalls::default(),
+            spool: Spool::new(file),
         }
-        if self.list.len() >= MAX_SPANS {
-            let mut lengths: Vec<u64> = self.list.iter().map(|span| span.length).collect();
-            let middle = lengths.len() / 2;
-            self.least = *lengths.select_nth_unstable(middle).1 + 1;
-            let least = self.least;
-            self.list.retain(|span| span.length >= least);
-        }
-        self.list.push(Span {
-            task,
-            node,
-            start,
-            length,
-        });
     }
 }
 
@@ -75,62 +52,99 @@ impl Watch for Timeline {
         self.open.follow(
             task,
             frames,
-            &mut self.spans,
-            |spans, node, start| spans.add(task, node, start, clock),
-            |_, _, _| clock,
+            &mut self.spool,
+            |spool, node, ()| spool.push(task, node, SliceKind::End, clock),
+            |spool, frame, _| spool.push(task, frame.node, SliceKind::Begin, clock),
         );
     }
 
     fn end(&mut self, ended: &Ended<'_>) {
-        let task = ended.task;
-        for (node, start) in self.open.finish(task) {
-            self.spans.add(task, node, start, ended.count.instructions);
+        let (task, clock) = (ended.task, ended.count.instructions);
+        for (node, ()) in self.open.finish(task).into_iter().rev() {
+            self.spool.push(task, node, SliceKind::End, clock);
         }
     }
+}
+
+/// The identifier of a task's track, which is not 0.
+fn track(task: u64) -> u64 {
+    task.saturating_add(1)
 }
 
 /// Writes the calls of all tasks.
 ///
 /// # Errors
-/// The output fails.
+/// The output fails, or the calls could not be kept.
 pub fn timeline(profile: &mut Loaded<Timeline>, out: &mut Out<'_>) -> io::Result<()> {
     let names = Names::of(profile);
-    let tasks: HashMap<u64, TaskCount> = profile.tasks().iter().cloned().collect();
-    let timeline = std::mem::take(profile.watch());
-    let Spans {
-        list: mut spans,
-        least,
-    } = timeline.spans;
-    spans.sort_by_key(|span| (span.task, span.start, std::cmp::Reverse(span.length)));
-    let nodes = profile.tree().nodes();
-    writeln!(out, "{{\"displayTimeUnit\":\"ns\",\"traceEvents\":[")?;
-    for (number, task) in profile.tasks() {
-        let name = format!("{} {}", names.program(task.program), task.id);
-        let event = json!({
-            "ph": "M", "name": "thread_name", "pid": task.process, "tid": number,
-            "args": {"name": name},
-        });
-        writeln!(out, "{event},")?;
+    let entries = profile.watch().spool.finish()?;
+    let (tasks, nodes) = (profile.tasks(), profile.tree().nodes());
+    let mut packets = Packets::new(out);
+    let mut processes = BTreeMap::new();
+    for (number, task) in tasks {
+        let program = names.program(task.program);
+        let pid = task.process as i32;
+        processes.entry(pid).or_insert(program);
+        let thread = Thread {
+            pid,
+            tid: task.id as i32,
+            name: format!("{program} {}", task.id),
+        };
+        packets.write(Packet {
+            track_descriptor: Some(Track {
+                uuid: track(*number),
+                thread: Some(thread),
+                process: None,
+            }),
+            ..Packet::default()
+        })?;
     }
-    for span in &spans {
-        let node = nodes.get(span.node as usize);
-        let Some(node) = node.filter(|node| profile.is_shown(node.label)) else {
+    let last = tasks.iter().map(|(number, _)| track(*number)).max();
+    for (uuid, (pid, name)) in (last.unwrap_or(0) + 1..).zip(processes) {
+        let name = name.to_owned();
+        packets.write(Packet {
+            track_descriptor: Some(Track {
+                uuid,
+                process: Some(Process { pid, name }),
+                thread: None,
+            }),
+            ..Packet::default()
+        })?;
+    }
+    // Each name is written once, before the calls. An identifier is not 0.
+    let mut ids: HashMap<Label, u64> = HashMap::new();
+    let mut event_names = Vec::new();
+    let mut names_of_nodes = Vec::new();
+    for node in nodes {
+        names_of_nodes.push(profile.is_shown(node.label).then(|| {
+            *ids.entry(node.label).or_insert_with(|| {
+                let (iid, name) = (event_names.len() as u64 + 1, names.label(node.label));
+                let name = name.to_owned();
+                event_names.push(EventName { iid, name });
+                iid
+            })
+        }));
+    }
+    packets.write(Packet {
+        interned_data: Some(Interned { event_names }),
+        sequence_flags: Some(SequenceFlags::Cleared as u32),
+        ..Packet::default()
+    })?;
+    for entry in entries {
+        let entry = entry?;
+        let Some(Some(name)) = names_of_nodes.get(entry.node as usize) else {
             continue;
         };
-        // The format's times are microseconds: an instruction is shown as a nanosecond.
-        let event = json!({
-            "ph": "X",
-            "name": names.label(node.label),
-            "pid": tasks.get(&span.task).map_or(0, |task| task.process),
-            "tid": span.task,
-            "ts": span.start as f64 / 1000.0,
-            "dur": span.length as f64 / 1000.0,
-        });
-        writeln!(out, "{event},")?;
+        packets.write(Packet {
+            timestamp: Some(entry.clock),
+            track_event: Some(TrackEvent {
+                kind: entry.kind,
+                track_uuid: track(entry.task),
+                name_iid: (entry.kind() == SliceKind::Begin).then_some(*name),
+            }),
+            sequence_flags: Some(SequenceFlags::Needed as u32),
+            ..Packet::default()
+        })?;
     }
-    let note = json!({
-        "ph": "M", "name": "process_labels", "pid": 0,
-        "args": {"labels": "1 ns is 1 instruction", "shortest": least},
-    });
-    writeln!(out, "{note}\n]}}")
+    Ok(())
 }

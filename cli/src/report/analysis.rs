@@ -7,12 +7,13 @@ use anyhow::{Context as _, anyhow};
 use indicatif::ProgressBar;
 use vbts_trace::profile::Watch;
 
-use super::files::{Source, Trace};
+use super::files::{Source, Trace, temporary_file};
 use super::problems::say_problems;
 use super::{ReportArgs, process};
 use crate::progress::progress;
 use vbts_analysis::{
-    CodeFiles, Coverage, Executions, Loaded, Names, Out, PerfError, Range, Selection, Windows,
+    CodeFiles, Coverage, Executions, Loaded, Names, Out, PerfError, Range, Selection, Timeline,
+    Windows,
 };
 use vbts_host::Workers;
 use vbts_host::exit::{Failure, say};
@@ -170,6 +171,17 @@ fn found<W: Watch, T>(
     report.write(|out| answer(&mut counted, part, out))?;
     say_problems(&mut counted.profile, "");
     Ok(())
+}
+
+/// Makes the timeline of the calls of a trace.
+///
+/// # Errors
+/// As [`counted`], or there is no room for a temporary file.
+pub(super) fn timeline(args: &ReportArgs, output: Output) -> Result<(), Failure> {
+    let calls = temporary_file().context("Cannot create a temporary file")?;
+    watched(args, output, Timeline::new(calls), |trace, out| {
+        vbts_analysis::timeline(&mut trace.profile, out)
+    })
 }
 
 /// Writes the trace as a file of Linux perf.

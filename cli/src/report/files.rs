@@ -100,7 +100,7 @@ impl Filter {
 }
 
 /// A file without a name, for what may not fit into memory.
-fn temporary_file() -> rustix::io::Result<File> {
+pub(super) fn temporary_file() -> rustix::io::Result<File> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let file = rustix::fs::open(std::env::temp_dir(), flags, Mode::RUSR | Mode::WUSR);
     // Some file systems have no such files.

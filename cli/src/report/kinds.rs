@@ -2,14 +2,12 @@
 
 use anyhow::anyhow;
 use clap::builder::TypedValueParser;
-use vbts_analysis::{
-    self as analysis, By, CallTrace, Samples, Stacks, SystemCalls, Tail, Timeline,
-};
+use vbts_analysis::{self as analysis, By, CallTrace, Samples, Stacks, SystemCalls, Tail};
 use vbts_host::exit::Failure;
 use vbts_host::output::Output;
 
 use super::ReportArgs;
-use super::analysis::{counted, diff, limit, of_function, of_module, perf, watched};
+use super::analysis::{counted, diff, limit, of_function, of_module, perf, timeline, watched};
 use super::branches::{Shown, show};
 use super::inputs;
 use crate::options::{name_of, one_of};
@@ -148,8 +146,8 @@ static KINDS: [Kind; 29] = [
         |args, output| counted(args, output, |trace, out| analysis::callgrind(&mut trace.profile, &trace.title, out))),
     row("flamegraph", "A flame graph: one SVG file", &[NoInline, RawFrames, ShortNames],
         |args, output| counted(args, output, |trace, out| analysis::flamegraph(&mut trace.profile, &trace.title, out))),
-    row("timeline", "Functions over time, for Perfetto and Chrome's tracing", &[RawFrames, ShortNames],
-        |args, output| watched(args, output, Timeline::default(), |trace, out| analysis::timeline(&mut trace.profile, out))),
+    row("timeline", "Functions over time, for Perfetto", &[RawFrames, ShortNames],
+        timeline),
     row("firefox", "Call stacks over time, for the Firefox profiler", &[NoInline, RawFrames, ShortNames],
         |args, output| watched(args, output, Samples::default(), |trace, out| analysis::firefox(&mut trace.profile, &trace.title, out))),
     row("lines", "Source files with the count of each line", &[Source],

@@ -73,6 +73,7 @@ fn trials(module: &str) -> Vec<Trial> {
             ("stripped", names::stripped),
             ("optimised", bolt::optimised),
             ("firefox", profiles::firefox),
+            ("perfetto", profiles::perfetto),
             ("flamegraph_in_a_browser", browser::flamegraph),
             ("coverage_in_a_browser", browser::coverage),
             ("autofdo", profiles::autofdo),

@@ -36,7 +36,6 @@ pub(super) fn hostile_names(machine: &Machine) -> Result<()> {
         (&["flamegraph"][..], true),
         (&["cobertura"], true),
         (&["html"], false),
-        (&["timeline"], false),
         (&["functions"], false),
         (&["calls", "--least", "0"], false),
         (&["lcov"], false),

@@ -57,6 +57,78 @@ pub(super) fn firefox(machine: &Machine) -> Result<()> {
     Ok(())
 }
 
+/// Prints a line for each function of a timeline: how often it begins, and the instructions between
+/// its beginnings and its ends. The slices of a track must be nested.
+const PERFETTO: &str = "
+import collections, sys
+from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
+trace, names, open_slices = Trace(), {}, collections.defaultdict(list)
+trace.ParseFromString(open(sys.argv[1], 'rb').read())
+calls, total = collections.Counter(), collections.Counter()
+for packet in trace.packet:
+    for name in packet.interned_data.event_names:
+        names[name.iid] = name.name
+    if packet.HasField('track_event'):
+        event, slices = packet.track_event, open_slices[packet.track_event.track_uuid]
+        if event.type == TrackEvent.TYPE_SLICE_BEGIN:
+            slices.append((names[event.name_iid], packet.timestamp))
+        else:
+            name, since = slices.pop()
+            calls[name] += 1
+            if name not in (outer for outer, _ in slices):
+                total[name] += packet.timestamp - since
+assert not any(open_slices.values())
+for name in calls:
+    print(name, calls[name], total[name])
+";
+
+/// Perfetto's own reader has the calls of each function, and its instructions with those of callees.
+pub(super) fn perfetto(machine: &Machine) -> Result<()> {
+    let packages = machine::find("VBTS_PERFETTO", "tools/perfetto")
+        .map_err(|error| Skip(format!("{error:#}")))?;
+    let traced = traced(machine, &["-O2", "-g", "-static"], &[])?;
+    let file = traced.directory.path().join("answers.pftrace");
+    let mut command = machine.command(["report", "timeline", "--output"]);
+    command.args([&file, &traced.trace]);
+    machine::finish(command)?.expect(0)?;
+    let mut command = tool("python3", &["-c", PERFETTO])?;
+    command.arg(&file).env("PYTHONPATH", &packages);
+    let answer = machine::finish(command)?.expect(0)?;
+    let answer = String::from_utf8(answer.stdout)?;
+    let mut theirs: HashMap<&str, (u64, u64)> = HashMap::new();
+    for line in answer.lines() {
+        let mut words = line.rsplitn(3, ' ');
+        let mut next = || words.next().context("a name and two numbers");
+        let (total, calls) = (next()?.parse()?, next()?.parse()?);
+        theirs.insert(next()?, (calls, total));
+    }
+    let rows = report(
+        machine,
+        &["functions", "--json", "--no-inline"],
+        &traced.trace,
+    )?;
+    let mut compared = 0;
+    for row in rows.lines() {
+        let row: Value = serde_json::from_str(row)?;
+        let name = row["name"].as_str().context("no name")?;
+        let ours = (row["calls"].as_u64(), row["total"].as_u64());
+        // They call each other by jumps, and stay in one frame.
+        if ["is_even", "is_odd"].contains(&name) {
+            continue;
+        }
+        if let Some(&(calls, total)) = theirs.get(name) {
+            let theirs = (Some(calls), Some(total));
+            ensure!(
+                ours == theirs,
+                "{name}: {ours:?}, and {theirs:?} in Perfetto"
+            );
+            compared += 1;
+        }
+    }
+    ensure!(compared > 20, "{compared} functions");
+    Ok(())
+}
+
 /// AutoFDO's create_gcov has the counts of source lines, those of an inlined function among them.
 pub(super) fn autofdo(machine: &Machine) -> Result<()> {
     for place in ["-no-pie", "-pie"] {
