@@ -2,8 +2,8 @@
 //!
 //! While it boots and runs, Linux patches its code: alternatives for the features of the processor,
 //! static keys and calls, returns, and the calls of ftrace. So the file has other instructions than
-//! those that the processor executed. The difference at the end of a run is part of a kept trace. If
-//! the file has no symbols, the trace has a file that is made from the kernel's memory.
+//! those that the processor executed. The difference at the end of a run is part of a kept trace.
+//! If the file has no symbols, the trace has a file that is made from the kernel's memory.
 
 use object::read::elf::{ElfFile, FileHeader, ProgramHeader as _};
 use object::{FileKind, LittleEndian, Object as _, ObjectSection as _, SectionFlags, elf};

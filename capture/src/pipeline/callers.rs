@@ -2,9 +2,9 @@
 //!
 //! A branch to the beginning of a function is a call. A branch to what follows the call, at most
 //! the length of an instruction behind its address, is its return. The procedure linkage table and
-//! the dynamic linker's resolver lead from a call to its function, and are no callers. A branch into
-//! the middle of another function that is the return of no known call is that of a call before the
-//! last branches.
+//! the dynamic linker's resolver lead from a call to its function, and are no callers. A branch
+//! into the middle of another function that is the return of no known call is that of a call before
+//! the last branches.
 
 use vbts_symbols::{Symbolizer, is_linkage};
 

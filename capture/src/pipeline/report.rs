@@ -193,7 +193,7 @@ pub(crate) fn of_standing(
     };
     let callers = Callers::of(task, symbols);
     write_callers(&mut text, std::iter::empty(), task, &callers, symbols);
-    if callers.open.is_empty() || !parsed.is_some_and(|(number, _)| number >= 0) {
+    if callers.open.is_empty() || parsed.is_none_or(|(number, _)| number < 0) {
         let all = task.recent.branches();
         last_branches(&mut text, task, all, branches, "", symbols);
     }

@@ -34,7 +34,7 @@ pub struct DeadlockDetector {
     last: Option<Vec<(pid_t, u64)>>,
 }
 
-/// What a task waits for.
+/// A kind of wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wait {
     /// A lock or a condition, with which another task wakes it.
@@ -44,8 +44,8 @@ enum Wait {
 }
 
 impl DeadlockDetector {
-    /// Looks at all tasks of the program. Returns whether they are in a deadlock: they wait for each
-    /// other, as they did at the last look, and none has run in between.
+    /// Looks at all tasks of the program. Returns whether they are in a deadlock: they wait for
+    /// each other, as they did at the last look, and none has run in between.
     pub fn look(&mut self, tasks: &[pid_t]) -> bool {
         let mut waits = Vec::new();
         let mut any_futex = false;
@@ -64,8 +64,8 @@ impl DeadlockDetector {
     }
 }
 
-/// What a task waits for, if only another task of the program can wake it, and how often it has left
-/// its processor.
+/// Returns the kind of a task's wait, if only another task of the program can wake it, and how
+/// often it has left its processor.
 fn waiting(pid: pid_t) -> Option<(Wait, u64)> {
     let status = Status::of(pid);
     let signals = WAKING.into_iter().chain(FIRST_RT_SIGNAL..=LAST_RT_SIGNAL);
@@ -76,7 +76,7 @@ fn waiting(pid: pid_t) -> Option<(Wait, u64)> {
     Some((wait(&syscall)?, status.switches()?))
 }
 
-/// What the system call waits for in a line of `/proc/TID/syscall`.
+/// The kind of the wait that a line of `/proc/TID/syscall` shows.
 fn wait(line: &str) -> Option<Wait> {
     let mut words = line.split_ascii_whitespace();
     let number: i64 = words.next()?.parse().ok()?;
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn the_same_waits_twice_are_a_deadlock() {
         let mut pipe = [0; 2];
-        // SAFETY: the call writes two descriptors. The child calls only async-signal-safe functions.
+        // SAFETY: the call writes two descriptors. The child calls async-signal-safe functions.
         let child = unsafe {
             assert_eq!(libc::pipe(pipe.as_mut_ptr()), 0);
             match libc::fork() {

@@ -82,7 +82,8 @@ for name in calls:
     print(name, calls[name], total[name])
 ";
 
-/// Perfetto's own reader has the calls of each function, and its instructions with those of callees.
+/// Perfetto's own reader finds the calls of each function, and its instructions with those of its
+/// callees.
 pub(super) fn perfetto(machine: &Machine) -> Result<()> {
     let packages = machine::find("VBTS_PERFETTO", "tools/perfetto")
         .map_err(|error| Skip(format!("{error:#}")))?;
