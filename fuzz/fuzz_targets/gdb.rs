@@ -242,7 +242,7 @@ impl Target for Fickle<'_> {
 
     fn run(&mut self, console: &mut Vec<u8>) -> Result<Option<Stop>> {
         self.slices += 1;
-        if self.slices % MAX_SLICES == 0 {
+        if self.slices.is_multiple_of(MAX_SLICES) {
             return Ok(Some(Stop {
                 thread: ThreadId {
                     process: 1,

@@ -49,7 +49,7 @@ pub const MAGIC: [u8; 8] = *b"vbts-rec";
 pub const FORMAT_VERSION: u32 = 1;
 /// Version of the behaviour of the machine. It changes whenever a guest, with the same inputs, does
 /// something else or at another time than before: a recording is replayed by programs with the
-/// same number.
+/// same number. It also changes with the protocol of the agent, which is in the recording.
 pub const REPLAY_VERSION: u32 = 3;
 /// Maximum size of a block in bytes, before its compression.
 pub const MAX_BLOCK: usize = 2 << 20;

@@ -218,6 +218,17 @@ mod tests {
         assert_ne!(first, name(b"one", Scope::All));
     }
 
+    /// A recording has an agent in it, which speaks the protocol of its time.
+    #[test]
+    fn another_protocol_of_the_agent_has_another_replay_version() {
+        let versions = (vbts_protocol::VERSION, REPLAY_VERSION);
+        assert_eq!(
+            versions,
+            ("vbts-agent 13", 3),
+            "change both, and then this test"
+        );
+    }
+
     #[test]
     fn recordings_are_known_by_their_first_bytes() {
         let directory = tempfile::tempdir().unwrap();
