@@ -137,6 +137,30 @@ fn prints(shown: &[String], run: &machine::Run, at: &Path) -> Result<bool> {
     Ok(true)
 }
 
+/// The beginning of a command that GDB's commands follow, and the prompt before these.
+const DEBUG: &str = "vbts debug ";
+const PROMPT: &str = "(gdb) ";
+
+/// Runs a session of `vbts debug`: what a page shows, with GDB's commands in it. Returns what it has
+/// printed, if a shown line is missing.
+fn wrong_session(
+    shell: &dyn Fn(&str) -> Command,
+    at: &Path,
+    command: &str,
+    shown: &[String],
+) -> Result<Option<String>> {
+    let commands = shown.iter().filter_map(|line| line.strip_prefix(PROMPT));
+    let script: String = commands.map(|command| format!("{command}\n")).collect();
+    std::fs::write(at.join("session.gdb"), script)?;
+    let run = machine::finish(shell(&format!("{command} --batch -x session.gdb")))?.expect(0)?;
+    let printed = String::from_utf8(run.stdout)?;
+    let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut rest = printed.lines().map(words);
+    let mut lines = shown.iter().filter(|line| !line.starts_with(PROMPT));
+    let is_there = lines.all(|shown| rest.any(|line| line.ends_with(&words(shown))));
+    Ok((!is_there).then_some(printed))
+}
+
 /// The part of a command that names the kernel with debugging information.
 const DEBUG_INFO: &str = "target/guest-debug-info/";
 
@@ -190,9 +214,19 @@ fn run(machine: &Machine, page: &str) -> Result<()> {
         let name = command.split(' ').next().context("no command")?;
         let found = shell(&format!("command -v {name}")).output()?;
         missing |= !found.status.success();
+        let needs_gdb = command.starts_with(DEBUG);
+        missing |= needs_gdb && !shell("command -v gdb").output()?.status.success();
         missing |= debug_info.is_none() && command.contains(DEBUG_INFO);
         if missing {
             eprintln!("{page}: left out, because a tool or a kernel is missing: {command}");
+            continue;
+        }
+        if command.starts_with(DEBUG) {
+            if let Some(printed) = wrong_session(&shell, at, &command, &shown)? {
+                let shown = shown.join("\n");
+                writeln!(wrong, "{page}: {command}\n{shown}\nPrinted:\n{printed}")?;
+            }
+            count += 1;
             continue;
         }
         let failing = FAILING.iter().find(|(end, _)| command.ends_with(end));
