@@ -29,6 +29,7 @@
 #![warn(unreachable_pub)]
 
 mod cache;
+mod colours;
 mod completions;
 mod debug;
 mod file_uses;

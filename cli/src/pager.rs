@@ -10,6 +10,7 @@ use signal_hook::consts::{SIGINT, SIGQUIT};
 use signal_hook::flag;
 use signal_hook::low_level::unregister;
 
+use super::colours::PAGER_IN_USE;
 use super::{Cli, Command as VbtsCommand, own_program};
 use vbts_host::exit::status;
 
@@ -62,6 +63,7 @@ pub(crate) fn run(cli: &Cli, args: &[OsString]) -> Option<u8> {
 fn report(args: &[OsString], pipe: Stdio) -> Option<u8> {
     let child: Child = own_program()
         .arg("--no-pager")
+        .env(PAGER_IN_USE, "1")
         .args(args.iter().skip(1))
         .stdout(pipe)
         .spawn()

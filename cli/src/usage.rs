@@ -3,14 +3,13 @@
 //! `-h` fits on a screen of 24 lines, `--help` on two. `vbts help COMMAND` and the manual page have
 //! all options.
 
-use std::ffi::{OsStr, OsString};
-use std::io::{IsTerminal as _, stdout};
+use std::ffi::OsString;
 
 use clap::builder::StyledStr;
 use clap::error::ErrorKind;
 use clap::{Arg, Command, CommandFactory as _};
 
-use super::Cli;
+use super::{Cli, colours};
 
 /// The options of a command that its help shows, in this order.
 struct Common {
@@ -150,10 +149,7 @@ pub(crate) fn print(args: &[OsString], error: &clap::Error) -> bool {
 
 /// Prints a help text, with colours on a terminal whose user has not forbidden them.
 pub(crate) fn show(text: &StyledStr) {
-    let has_colours = stdout().is_terminal()
-        && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
-        && std::env::var_os("TERM").as_deref() != Some(OsStr::new("dumb"));
-    let text = match has_colours {
+    let text = match colours::are_wanted() {
         true => text.ansi().to_string(),
         false => text.to_string(),
     };

@@ -10,6 +10,7 @@ use vbts_trace::profile::Watch;
 use super::files::{Source, Trace, temporary_file};
 use super::problems::say_problems;
 use super::{ReportArgs, process};
+use crate::colours::{self, Coloured};
 use crate::progress::progress;
 use vbts_analysis::{
     CodeFiles, Coverage, Executions, Loaded, Names, Out, PerfError, Range, Selection, Timeline,
@@ -336,8 +337,18 @@ impl<'a> Report<'a> {
         &mut self,
         answer: impl FnOnce(&mut Out<'_>) -> io::Result<()>,
     ) -> Result<(), Failure> {
+        let args = self.args;
+        let is_coloured = args.what.is_for_people()
+            && !args.json
+            && args.output.is_none()
+            && colours::are_wanted();
         let mut out = Sink::new(&mut self.output)?;
-        let answered = answer(&mut out);
+        let answered = if is_coloured {
+            let mut coloured = Coloured::new(&mut out.to);
+            answer(&mut coloured).and_then(|()| coloured.flush())
+        } else {
+            answer(&mut out.to)
+        };
         out.finish(answered)
     }
 }

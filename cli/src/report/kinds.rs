@@ -102,6 +102,29 @@ impl Opt {
     }
 }
 
+/// Reports that people read on a terminal. The others are for programs, or have many branches.
+const FOR_PEOPLE: [&str; 12] = [
+    "assembly",
+    "calls",
+    "diff",
+    "files",
+    "functions",
+    "modules",
+    "stat",
+    "syscalls",
+    "tail",
+    "tasks",
+    "trace",
+    "where",
+];
+
+impl Kind {
+    /// Whether people read the report on a terminal.
+    pub(crate) fn is_for_people(&self) -> bool {
+        FOR_PEOPLE.contains(&self.name)
+    }
+}
+
 const fn row(
     name: &'static str,
     title: &'static str,
@@ -213,6 +236,12 @@ pub(super) fn with(option: Opt) -> impl Iterator<Item = &'static Kind> {
 mod tests {
     use super::*;
     use clap::CommandFactory as _;
+
+    #[test]
+    fn reports_with_colours_exist() {
+        let is_kind = |name: &&str| KINDS.iter().any(|kind| kind.name == *name);
+        assert!(FOR_PEOPLE.iter().all(is_kind));
+    }
 
     #[test]
     fn the_help_of_an_option_names_the_reports_that_have_it() {

@@ -162,6 +162,14 @@ fn pager(machine: &Machine) -> Result<()> {
     );
     let (_, status) = report(&["report", "functions"], Path::new("/nonexistent"))?;
     ensure!(status == Some(125), "{status:?}");
+    // The heading is bold, also in the pager.
+    for (no_color, is_bold) in [("", true), ("1", false)] {
+        let mut command = machine.command(["report", "functions"]);
+        command.arg(&trace).env("PAGER", "sed 's/^/paged: /'");
+        command.env("TERM", "xterm").env("NO_COLOR", no_color);
+        let (shown, _) = run(&command, &[])?;
+        ensure!(shown.contains("paged: \x1b[1m") == is_bold, "{shown}");
+    }
     Ok(())
 }
 

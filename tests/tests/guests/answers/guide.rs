@@ -141,8 +141,8 @@ fn prints(shown: &[String], run: &machine::Run, at: &Path) -> Result<bool> {
 const DEBUG: &str = "vbts debug ";
 const PROMPT: &str = "(gdb) ";
 
-/// Runs a session of `vbts debug`: what a page shows, with GDB's commands in it. Returns what it has
-/// printed, if a shown line is missing.
+/// Runs a session of `vbts debug`: what a page shows, with GDB's commands in it. Returns what it
+/// has printed, if a shown line is missing.
 fn wrong_session(
     shell: &dyn Fn(&str) -> Command,
     at: &Path,
