@@ -203,6 +203,13 @@ impl BlockCache {
         }
     }
 
+    /// Forgets the native code of the blocks of the page of `gpa`.
+    pub(super) fn forget_native_code_of(&mut self, gpa: u64) {
+        if let Some(Some(page)) = self.pages.get_mut((gpa >> 12) as usize) {
+            page.forget_native_code(&mut self.blocks);
+        }
+    }
+
     /// The block with this index.
     pub(super) fn get(&self, id: BlockId) -> Option<&Block> {
         self.blocks.get(id)

@@ -37,15 +37,27 @@ impl SoftCpu {
         self.look_up_at(&hit, extent, is_probed)
     }
 
-    /// Finds the block at RIP, in a page with a breakpoint: nothing leads to it without a look-up.
-    /// If the breakpoint is in the block, only its first instruction is run.
+    /// Finds the block at RIP, in a page with a breakpoint. If the breakpoint is in the block,
+    /// nothing leads to it without a look-up, and only its first instruction is run.
     fn look_up_near_breakpoint(&mut self, hit: &Hit) -> Result<Found, BlockFault> {
+        if self.cpu.enter_breakpoint_page(hit.gpa) {
+            // Its jumps within the page are not looked up.
+            self.cache.forget_native_code_of(hit.gpa);
+        }
         let found = self.look_up_at(hit, Extent::Whole, true)?;
         let len = match &found {
             Found::Cached(id) | Found::Probed(id) => self.cache.get(*id).map_or(0, Block::len),
             Found::Single(block) => block.len(),
             Found::Stop => 0,
         };
+        // Jumps to the block may be remembered for all address spaces.
+        if !self.cpu.has_any_breakpoint_in(self.linear_rip(), len) {
+            let is_probed = self.cpu.pass_probe();
+            return match self.cpu.pending_work.contains(VmmRequests::STOP) {
+                true => Ok(Found::Stop),
+                false => self.look_up_at(hit, Extent::Whole, is_probed),
+            };
+        }
         let found = match self.cpu.has_breakpoint_in(self.linear_rip(), len) {
             true => self.look_up_at(hit, Extent::One, true)?,
             false => found,

@@ -4,15 +4,16 @@
 //! The guest cannot observe them: its memory, its time and its instruction counts stay the same.
 //!
 //! - A **breakpoint** is compared at each look-up of a block, as a probe of a log is
-//!   ([`probes`](crate::processor::branch_log)). Code in a page with a breakpoint is looked up at
-//!   each jump, runs in the interpreter, and instruction by instruction where a block contains the
-//!   breakpoint.
+//!   ([`probes`](crate::processor::branch_log)). A block that contains a breakpoint is looked up at
+//!   each jump, and runs in the interpreter, instruction by instruction.
 //! - A **watchpoint** keeps the TLB entries of its pages from the fast path, of the interpreter and
 //!   of native code alike. An access to the page that does not touch the watched bytes goes on. One
 //!   that does aborts its block, so that the instruction runs alone and the processor stops at its
 //!   end.
 //!
 //! An access by a device, or by the kernel through another linear address, is not seen.
+
+use std::collections::BTreeSet;
 
 use crate::insn::Abort;
 use crate::mmu::access::Access;
@@ -129,6 +130,9 @@ pub(crate) struct ActiveStops {
     faulted: Vec<(u64, u64, u64)>,
     /// The processor was at CPL 3.
     in_user_mode: bool,
+    /// Guest-physical numbers of pages with a breakpoint that have executed since the stop points
+    /// were set.
+    entered: BTreeSet<u64>,
 }
 
 /// Whether stop points in `space` apply to the address space `cr3`.
@@ -146,6 +150,7 @@ impl Cpu {
                 causes: Vec::new(),
                 faulted: self.stops.take().map_or_else(Vec::new, |old| old.faulted),
                 in_user_mode: self.cpl == 3,
+                entered: BTreeSet::new(),
             })
         });
         self.update_watched_pages();
@@ -191,6 +196,21 @@ impl Cpu {
         self.stops.as_ref().is_some_and(|stops| {
             let mut breakpoints = stops.points.breakpoints.iter();
             breakpoints.any(|b| page(b.address))
+        })
+    }
+
+    /// Notes that code of the page of `gpa`, which has a breakpoint, is executed. Returns whether
+    /// it is so for the first time since the stop points were set.
+    pub(crate) fn enter_breakpoint_page(&mut self, gpa: u64) -> bool {
+        let stops = self.stops.as_mut();
+        stops.is_some_and(|stops| stops.entered.insert(gpa >> 12))
+    }
+
+    /// Whether one of the `len` bytes from `la` on has a breakpoint, in any address space.
+    pub(crate) fn has_any_breakpoint_in(&self, la: u64, len: u64) -> bool {
+        self.stops.as_ref().is_some_and(|stops| {
+            let mut breakpoints = stops.points.breakpoints.iter();
+            breakpoints.any(|b| b.address.wrapping_sub(la) < len)
         })
     }
 

@@ -117,6 +117,41 @@ fn a_breakpoint_of_another_address_space_does_not_stop() {
     }
 }
 
+/// Native code of a page has jumps that are not looked up. A breakpoint that is set later is hit.
+#[test]
+fn code_of_before_does_not_pass_a_breakpoint() {
+    const LAPS: u64 = 3;
+    let guest = Guest::kernel(|a| {
+        let (mut again, mut function) = (a.create_label(), a.create_label());
+        a.mov(ecx, (2 * LAPS * ROUNDS) as u32)?; // +0
+        a.set_label(&mut again)?;
+        a.call(function)?; // +5
+        a.dec(ecx)?; // +10
+        a.jnz(again)?; // +12
+        a.hlt()?; // +14
+        a.set_label(&mut function)?;
+        a.inc(rdx)?; // +15
+        a.inc(rdx)?; // +18
+        a.ret() // +21
+    });
+    for mut soft in processors(&guest) {
+        for lap in 1..=LAPS {
+            // A round has 6 instructions. The first of all is MOV.
+            soft.set_stop_points(StopPoints::default());
+            let until = 1 + 6 * (2 * lap - 1) * ROUNDS;
+            assert_eq!(soft.run(until), Exit::Deadline);
+            assert_eq!((soft.cpu.now(), soft.cpu.rip), (until, KERNEL + 5));
+            soft.set_stop_points(breakpoint(KERNEL + 18));
+            for round in 0..ROUNDS {
+                assert_eq!(soft.run(u64::MAX), Exit::Stop);
+                let place = (soft.cpu.now(), soft.cpu.rip);
+                assert_eq!(place, (until + 6 * round + 2, KERNEL + 18));
+            }
+        }
+        assert!(matches!(soft.run(u64::MAX), Exit::Halt { .. }));
+    }
+}
+
 #[test]
 fn a_watchpoint_stops_behind_the_instruction() {
     let guest = looping();
