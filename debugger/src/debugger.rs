@@ -1,14 +1,15 @@
 //! A process under debug.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use anyhow::anyhow;
-use vbts_cpu::{Breakpoint, StopCause, StopPoints, WatchKind, Watchpoint};
+use vbts_cpu::{Breakpoint, StopPoints};
 use vbts_devices::Shared;
 use vbts_devices::virtio::console::Console;
 use vbts_devices::virtio::mmio::MmioTransport;
 use vbts_gdb::{
-    Resumption, Stop, StopPoint, StopReason, TargetError, ThreadAction, ThreadId, WatchAccess,
+    Condition, Resumption, Stop, StopPoint, StopReason, TargetError, ThreadAction, ThreadId,
 };
 use vbts_host::exit::Failure;
 use vbts_vmm::inputs::Inputs;
@@ -31,6 +32,10 @@ const MAX_STRINGS: u64 = 1 << 16;
 /// The longest wait for the first instruction of the program, in ns of virtual time.
 const MAX_START: u64 = 10_000_000_000;
 
+/// The number of CS, and the selector that Linux gives it in a 32-bit program (`__USER32_CS`).
+const CS: usize = 1;
+const USER32_CS: u16 = 0x23;
+
 /// What a debugger needs of a replay.
 #[derive(Debug)]
 pub struct Parts<'a> {
@@ -48,6 +53,9 @@ pub struct Parts<'a> {
     pub snapshots: usize,
     /// The distance of `main` from the entry point of the program, if it is known.
     pub main: Option<u64>,
+    /// The client reads the program and its libraries on its own host. Another one would ask for
+    /// all files if it got one.
+    pub client_has_files: bool,
 }
 
 /// A process of a replay, for GDB.
@@ -64,6 +72,12 @@ pub struct Debugger {
     /// Position of the failure, if the process has crashed.
     pub(crate) crash: Option<u64>,
     pub(crate) points: Vec<StopPoint>,
+    /// The conditions of the breakpoints at an address, one of which must hold for a stop.
+    pub(crate) conditions: BTreeMap<u64, Vec<Condition>>,
+    /// The client needs no files of the program.
+    pub(crate) client_has_files: bool,
+    /// The client debugs no process any more.
+    pub(crate) has_detached: bool,
     pub(crate) resumption: Option<Resumption>,
     /// Threads that the client has not resumed. A replay runs them all the same, but they do not
     /// stop it.
@@ -113,6 +127,9 @@ impl Debugger {
             },
             crash: None,
             points: Vec::new(),
+            conditions: BTreeMap::new(),
+            client_has_files: parts.client_has_files,
+            has_detached: false,
             resumption: None,
             stopped_threads: Vec::new(),
             search: None,
@@ -168,6 +185,13 @@ impl Debugger {
             if !matches!(outcome, Outcome::Stopped(_)) {
                 return Err(anyhow!("the program of the recording has executed nothing").into());
             }
+        }
+        let cpu = self.replay.cpu();
+        if cpu.is_some_and(|cpu| cpu.state().seg[CS].selector == USER32_CS) {
+            return Err(anyhow!(
+                "the program of the recording has 32 bits: only programs of 64 bits can be debugged"
+            )
+            .into());
         }
         self.begin = self.replay.now();
         self.auxiliary = self.find_auxiliary();
@@ -303,73 +327,6 @@ impl Debugger {
         Some(bytes)
     }
 
-    /// The stop points of the user, for the processors.
-    pub(crate) fn stop_points(&self, with_user_mode: bool) -> StopPoints {
-        let Some(space) = self.space() else {
-            return StopPoints::default();
-        };
-        let mut points = StopPoints {
-            user_mode_of: with_user_mode.then_some(space),
-            ..StopPoints::default()
-        };
-        for point in &self.points {
-            match *point {
-                StopPoint::Breakpoint { address } | StopPoint::HardwareBreakpoint { address } => {
-                    points.breakpoints.push(Breakpoint {
-                        address,
-                        space: Some(space),
-                    });
-                }
-                StopPoint::Watchpoint {
-                    address,
-                    length,
-                    access,
-                } => points.watchpoints.push(Watchpoint {
-                    address,
-                    len: length,
-                    kind: kind(access),
-                    space: Some(space),
-                }),
-            }
-        }
-        points
-    }
-
-    /// The stop for `causes`, unless another process has caused them, or a thread that the client
-    /// has not resumed.
-    pub(crate) fn stop_for(&self, causes: &[StopCause]) -> Option<Stop> {
-        let tasks = self.replay.tasks()?;
-        let thread = tasks.current().and_then(|task| tasks.id(task))?;
-        if thread.process != self.process || self.stopped_threads.contains(&thread) {
-            return None;
-        }
-        let reason = causes.iter().find_map(|cause| self.reason(cause))?;
-        Some(Stop { thread, reason })
-    }
-
-    fn reason(&self, cause: &StopCause) -> Option<StopReason> {
-        match *cause {
-            StopCause::Breakpoint { address } => {
-                let is_hardware = self
-                    .points
-                    .contains(&StopPoint::HardwareBreakpoint { address });
-                Some(match is_hardware {
-                    true => StopReason::HardwareBreakpoint,
-                    false => StopReason::Breakpoint,
-                })
-            }
-            StopCause::Watchpoint { watchpoint, .. } => Some(StopReason::Watchpoint {
-                access: match watchpoint.kind {
-                    WatchKind::Write => WatchAccess::Write,
-                    WatchKind::Read => WatchAccess::Read,
-                    WatchKind::Access => WatchAccess::ReadWrite,
-                },
-                address: watchpoint.address,
-            }),
-            StopCause::EntersUserMode | StopCause::LeavesUserMode => None,
-        }
-    }
-
     /// The thread that the client steps, with the range of addresses in which it goes on.
     pub(crate) fn stepped(&self) -> Option<(ThreadId, Option<Range<u64>>)> {
         let threads = &self.resumption.as_ref()?.threads;
@@ -401,14 +358,6 @@ impl Debugger {
             thread: self.any_thread(),
             reason,
         }
-    }
-}
-
-fn kind(access: WatchAccess) -> WatchKind {
-    match access {
-        WatchAccess::Write => WatchKind::Write,
-        WatchAccess::Read => WatchKind::Read,
-        WatchAccess::ReadWrite => WatchKind::Access,
     }
 }
 

@@ -7,6 +7,7 @@
 
 use object::{File, Object as _, ObjectSection as _};
 use vbts_capture::machine::kernel::Kernel;
+use vbts_cpu::Probe;
 
 /// Priority of the first task in `pushable_tasks` (`MAX_PRIO`).
 const MAX_PRIO: u64 = 140;
@@ -42,6 +43,8 @@ pub(crate) struct Layout {
     pub pgd: u64,
     /// The function in which a task waits for its tracer: its arguments tell the event.
     pub ptrace_stop: u64,
+    /// The probe of a log of branches that notes the current task.
+    pub task_probe: Probe,
 }
 
 impl Layout {
@@ -74,6 +77,7 @@ impl Layout {
             thread_head,
             pgd: position(&words(&file, init_mm)?, symbol("init_top_pgt")?)?,
             ptrace_stop: symbol("ptrace_stop")?,
+            task_probe: kernel.task_probe()?,
         })
     }
 }

@@ -16,18 +16,22 @@
 //! | `replay` | runs to a position, and the events of the run |
 //! | `debugger` | a process under debug, and where it can be |
 //! | `forward`, `backward` | execution up to the next stop |
+//! | `stops` | stop points of the client, and their conditions |
+//! | `branches` | the branches that a thread has executed |
 //! | `monitor` | commands of the user |
 //! | `program` | what the program's file tells |
 //! | `target` | what GDB asks for |
 
 mod agent;
 mod backward;
+mod branches;
 mod debugger;
 mod forward;
 mod layout;
 mod monitor;
 mod program;
 mod replay;
+mod stops;
 mod target;
 mod tasks;
 

@@ -14,8 +14,16 @@ const HELP: &str = "\
 when                      where the replay is: virtual time, thread, instructions
 goto time NS              go to a virtual time, in ns
 goto start | end | crash  go to the first or last instruction, or to where the program crashed
+goto record N             go to behind branch N of the program's first thread, as numbered by
+                          vbts replay --format raw --follow none
 last-write ADDRESS [SIZE] go back to the last write to memory
+records [N]               the last N branches of the selected thread, 20 if N is not given
+who-called                go back to the call of the function in which the selected thread is
 ";
+
+/// Branches that `records` shows, and at most.
+const DEFAULT_RECORDS: usize = 20;
+const MAX_RECORDS: usize = 100_000;
 
 /// Size in bytes of what `last-write` looks for, at most.
 const MAX_SIZE: u64 = 1 << 20;
@@ -24,7 +32,7 @@ impl Debugger {
     /// Executes a command of the user.
     pub(crate) fn command(
         &mut self,
-        _thread: ThreadId,
+        thread: ThreadId,
         command: &str,
         output: &mut Vec<u8>,
     ) -> Result<()> {
@@ -38,6 +46,17 @@ impl Debugger {
                 Some(time) => self.go_to(time, output)?,
                 None => return Err(TargetError::Refused("the program has not crashed".into())),
             },
+            ["goto", "record", number] => self.go_to_record(number, output)?,
+            ["records"] => self.show_records(thread, DEFAULT_RECORDS, output)?,
+            ["records", count] => match count.parse() {
+                Ok(count) => self.show_records(thread, count, output)?,
+                Err(_) => {
+                    return Err(TargetError::Refused(format!(
+                        "'{count}' is no number of records"
+                    )));
+                }
+            },
+            ["who-called"] => self.go_to_call(thread, output)?,
             ["goto", "time", time] | ["goto", time] => {
                 let Ok(time) = time.replace('_', "").parse::<u64>() else {
                     return Err(TargetError::Refused(format!("'{time}' is no time in ns")));
@@ -74,6 +93,58 @@ impl Debugger {
         self.stop = self.stop_here(StopReason::Signal(0));
         self.say_where(output);
         Ok(())
+    }
+
+    /// Shows the last `count` branches of `thread`.
+    fn show_records(&mut self, thread: ThreadId, count: usize, output: &mut Vec<u8>) -> Result<()> {
+        let count = count.min(MAX_RECORDS);
+        let records = self.branches_since(thread, self.begin, count);
+        for record in records.map_err(fatal)?.last {
+            // Writes to a vector cannot fail.
+            let _ = writeln!(output, "{:#x} -> {:#x}", record.from, record.to);
+        }
+        Ok(())
+    }
+
+    /// Goes to behind a branch of the program's first thread, by its number in the trace.
+    fn go_to_record(&mut self, number: &str, output: &mut Vec<u8>) -> Result<()> {
+        let nth = number.replace('_', "").parse().ok().filter(|nth| *nth > 0);
+        let Some(nth) = nth else {
+            return Err(TargetError::Refused(format!(
+                "'{number}' is no number of a record"
+            )));
+        };
+        let Some(program) = self.replay.agent.program else {
+            return Err(TargetError::Refused("the program has not started".into()));
+        };
+        let from = self.replay.now();
+        let thread = ThreadId {
+            process: program.process,
+            thread: program.process,
+        };
+        let found = self.find_branch(thread, program.time, self.replay.end, nth);
+        let Some(found) = found.map_err(fatal)? else {
+            self.replay.seek(from).map_err(fatal)?;
+            return Err(TargetError::Refused(format!(
+                "the program's first thread has no record {nth}"
+            )));
+        };
+        self.go_to(found.time.clamp(self.begin, self.end), output)
+    }
+
+    /// Goes back to the call of the function in which `thread` is.
+    fn go_to_call(&mut self, thread: ThreadId, output: &mut Vec<u8>) -> Result<()> {
+        let from = self.replay.now();
+        let Some(found) = self.find_caller(thread).map_err(fatal)? else {
+            self.replay.seek(from).map_err(fatal)?;
+            return Err(TargetError::Refused(
+                "the thread has made no call that has not returned".into(),
+            ));
+        };
+        let (call, function) = (found.branch.from, found.branch.to);
+        let _ = writeln!(output, "{call:#x} has called {function:#x}");
+        // The call itself takes one ns.
+        self.go_to(found.time.saturating_sub(1).max(self.begin), output)
     }
 
     /// Goes back to before the last write to the `size` bytes at `address`.

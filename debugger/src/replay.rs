@@ -1,7 +1,7 @@
 //! A replay that a debugger drives: it runs to stop points and to times, and knows the events of
 //! the whole run.
 
-use vbts_cpu::{Breakpoint, Cpu, StopCause, StopPoints};
+use vbts_cpu::{BranchLog, Breakpoint, Cpu, Probe, StopCause, StopPoints};
 use vbts_gdb::ThreadId;
 use vbts_host::exit::Failure;
 use vbts_vmm::machine::{End, History, Machine};
@@ -177,6 +177,21 @@ impl Replay {
         self.machine.set_stop_points(&StopPoints::default());
         self.points = None;
         self.history.seek(&mut self.machine, time, &mut self.agent)
+    }
+
+    /// The probe that notes in a log which task the kernel executes.
+    pub(crate) fn task_probe(&self) -> Probe {
+        self.layout.task_probe
+    }
+
+    /// Logs the branches that the machine executes from here on.
+    pub(crate) fn begin_log(&mut self, log: Box<BranchLog>) {
+        self.machine.record_in(log);
+    }
+
+    /// Hands over what the log has, and logs no more.
+    pub(crate) fn end_log(&mut self) {
+        self.machine.end_recording();
     }
 
     /// The time of the last snapshot before `time`, in ns, from which a run to there is short.

@@ -1,15 +1,16 @@
 //! A process of a replay as the target of a server of GDB's protocol.
 
 use vbts_gdb::{
-    Capabilities, Direction, RegisterLayout, Registers, Result, Resumption, Stop, StopPoint,
-    StopReason, Target, TargetError, ThreadId, ThreadInfo,
+    BranchHistory, Capabilities, Condition, Direction, RegisterLayout, Registers, Result,
+    Resumption, Stop, StopPoint, StopReason, Target, TargetError, TargetFile, ThreadId, ThreadInfo,
 };
 use vbts_host::exit::Failure;
 
 use crate::debugger::{Debugger, fatal};
 use crate::replay::EventKind;
 
-/// EFAULT and ESRCH of Linux.
+/// ENOENT, EFAULT and ESRCH of Linux.
+const ENOENT: u8 = 2;
 const EFAULT: u8 = 14;
 const ESRCH: u8 = 3;
 /// XCR0: the state of AVX is enabled (SDM Vol. 3A 2.6).
@@ -31,8 +32,11 @@ fn unchangeable() -> TargetError {
 
 impl Target for Debugger {
     fn capabilities(&self) -> Capabilities {
-        let mut capabilities =
-            Capabilities::REVERSE | Capabilities::PASS_SIGNALS | Capabilities::SIGNAL_INFORMATION;
+        let mut capabilities = Capabilities::REVERSE
+            | Capabilities::PASS_SIGNALS
+            | Capabilities::SIGNAL_INFORMATION
+            | Capabilities::BRANCH_TRACE
+            | Capabilities::CONDITIONS;
         capabilities.set(Capabilities::AUXILIARY_VECTOR, self.auxiliary.is_some());
         let has_path = self.executable_path().is_some();
         capabilities.set(Capabilities::EXECUTABLE, has_path);
@@ -53,6 +57,9 @@ impl Target for Debugger {
     }
 
     fn threads(&mut self) -> Result<Vec<ThreadInfo>> {
+        if self.has_detached {
+            return Ok(Vec::new());
+        }
         let tasks = self.tasks().map_err(fatal)?;
         let current = tasks.current();
         let threads = tasks.threads(self.process).into_iter();
@@ -113,6 +120,26 @@ impl Target for Debugger {
 
     fn remove_stop_point(&mut self, _process: u32, point: StopPoint) -> Result<()> {
         self.points.retain(|other| *other != point);
+        let points = &self.points;
+        self.conditions
+            .retain(|address, _| has_breakpoint(points, *address));
+        Ok(())
+    }
+
+    fn set_conditions(
+        &mut self,
+        _process: u32,
+        address: u64,
+        conditions: Vec<Condition>,
+    ) -> Result<()> {
+        if conditions.is_empty() {
+            self.conditions.remove(&address);
+        } else if self.conditions.len() < MAX_STOP_POINTS || self.conditions.contains_key(&address)
+        {
+            self.conditions.insert(address, conditions);
+        } else {
+            return Err(TargetError::Refused("there are too many conditions".into()));
+        }
         Ok(())
     }
 
@@ -160,10 +187,12 @@ impl Target for Debugger {
     }
 
     fn detach(&mut self, _process: Option<u32>) -> Result<()> {
+        self.has_detached = true;
         Ok(())
     }
 
     fn kill(&mut self, _process: Option<u32>) -> Result<()> {
+        self.has_detached = true;
         Ok(())
     }
 
@@ -179,6 +208,45 @@ impl Target for Debugger {
         self.executable_path().ok_or(TargetError::Errno(ESRCH))
     }
 
+    /// Nothing has to be on: a replay makes the branches when they are asked for.
+    fn trace_branches(&mut self, _thread: ThreadId, _enable: bool) -> Result<()> {
+        Ok(())
+    }
+
+    fn branches(
+        &mut self,
+        thread: ThreadId,
+        since: Option<u64>,
+        limit: usize,
+    ) -> Result<BranchHistory> {
+        let position = self.replay.now();
+        if since.is_some_and(|since| since > position) {
+            return Err(TargetError::Refused(
+                "the thread is at an earlier time".into(),
+            ));
+        }
+        let start = since.unwrap_or(self.begin).max(self.begin);
+        let branches = self.branches_since(thread, start, limit).map_err(fatal)?;
+        if since.is_some() && branches.are_more {
+            return Err(TargetError::Refused("there are more branches".into()));
+        }
+        let branches = branches.last;
+        Ok(BranchHistory { branches, position })
+    }
+
+    /// GDB asks for the mappings of the process alone, as Linux shows them in /proc.
+    fn open_file(&mut self, _process: Option<u32>, path: &[u8]) -> Result<Box<dyn TargetFile>> {
+        if !self.client_has_files {
+            return Err(TargetError::Unsupported);
+        }
+        let maps = self.replay.agent.maps.get(&self.process);
+        let maps = maps.filter(|_| is_maps_of(self.process, path));
+        match maps {
+            Some(maps) => Ok(Box::new(maps.clone())),
+            None => Err(TargetError::Errno(ENOENT)),
+        }
+    }
+
     fn signal_information(&mut self, thread: ThreadId) -> Result<Vec<u8>> {
         let now = self.replay.now();
         let mut events = self.replay.events.iter();
@@ -190,6 +258,26 @@ impl Target for Debugger {
         });
         found.ok_or_else(|| TargetError::Refused("the thread has not stopped for a signal".into()))
     }
+}
+
+/// Whether `path` is that of the mappings of `process` or of one of its threads.
+fn is_maps_of(process: u32, path: &[u8]) -> bool {
+    let path = std::str::from_utf8(path).unwrap_or_default();
+    let rest = path.strip_prefix(&format!("/proc/{process}/"));
+    match rest
+        .map(|rest| rest.split('/').collect::<Vec<_>>())
+        .as_deref()
+    {
+        Some(["maps"]) => true,
+        Some(["task", thread, "maps"]) => thread.parse::<u32>().is_ok(),
+        _ => false,
+    }
+}
+
+/// Whether one of `points` is a breakpoint at `address`.
+fn has_breakpoint(points: &[StopPoint], address: u64) -> bool {
+    points.contains(&StopPoint::Breakpoint { address })
+        || points.contains(&StopPoint::HardwareBreakpoint { address })
 }
 
 impl Debugger {
@@ -204,6 +292,27 @@ impl Debugger {
         match vbts_gdb::serve(connection, self) {
             Ok(_) => Ok(()),
             Err(error) => Err(anyhow::Error::from(error).into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mappings_are_the_only_files() {
+        for path in ["/proc/30/maps", "/proc/30/task/31/maps"] {
+            assert!(is_maps_of(30, path.as_bytes()));
+        }
+        for path in [
+            "/proc/31/maps",
+            "/proc/30/task/x/maps",
+            "/proc/30/mem",
+            "maps",
+            "/etc/passwd",
+        ] {
+            assert!(!is_maps_of(30, path.as_bytes()), "{path}");
         }
     }
 }

@@ -66,6 +66,24 @@ impl<'a> Tasks<'a> {
         self.id(current)
     }
 
+    /// The thread whose code or system call the processor executes. The kernel changes the current
+    /// task after the stack when it switches, so the stack tells.
+    pub(crate) fn executed(&self) -> Option<ThreadId> {
+        let current = self.current()?;
+        if self.cpu.cpl == 3 {
+            return self.id(current);
+        }
+        let pointer = self.cpu.state().gpr[gpr::RSP];
+        let has_pointer = |task: &Task| {
+            let stack = self.word(task.0.wrapping_add(self.layout.stack));
+            stack.is_some_and(|stack| pointer.wrapping_sub(stack) < STACK_SIZE)
+        };
+        let head = self.layout.init_task.wrapping_add(self.layout.tasks);
+        let leaders = self.list(head, self.layout.tasks).into_iter();
+        let mut tasks = leaders.flat_map(|leader| self.threads_of(leader));
+        self.id(tasks.find(has_pointer).unwrap_or(current))
+    }
+
     /// The numbers of a task.
     pub(crate) fn id(&self, task: Task) -> Option<ThreadId> {
         let ids = self.word(task.0.wrapping_add(self.layout.ids))?;
@@ -104,9 +122,11 @@ impl<'a> Tasks<'a> {
 
     /// The threads of process `process`, oldest first.
     pub(crate) fn threads(&self, process: u32) -> Vec<Task> {
-        let Some(leader) = self.leader(process) else {
-            return Vec::new();
-        };
+        let leader = self.leader(process);
+        leader.map_or_else(Vec::new, |leader| self.threads_of(leader))
+    }
+
+    fn threads_of(&self, leader: Task) -> Vec<Task> {
         let signal = self.word(leader.0.wrapping_add(self.layout.signal));
         let head = signal.map_or(0, |signal| signal.wrapping_add(self.layout.thread_head));
         self.list(head, self.layout.thread_node)

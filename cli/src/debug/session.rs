@@ -66,6 +66,8 @@ pub(super) fn serve(args: &DebugArgs, file: &Path, listener: Listener) -> Result
         )
         .into());
     }
+    // gdb that is started here has `set sysroot /`.
+    let client_has_files = args.listen.is_none();
     let connection = Stream(listener.accept()?);
     let config = recording.machine_as(&args.machine());
     let mut launch = Launch::new(&config, false)?;
@@ -87,6 +89,7 @@ pub(super) fn serve(args: &DebugArgs, file: &Path, listener: Listener) -> Result
         kernel: recording.kernel.image(),
         snapshots: usize::try_from(args.snapshots.0).unwrap_or(usize::MAX),
         main,
+        client_has_files,
     })?;
     debugger.serve(connection)?;
     Ok(0)

@@ -26,7 +26,8 @@ define goto
   frame
 end
 document goto
-Go to another time: goto start, goto end, goto crash, or goto time NS.
+Go to another time: goto start, goto end, goto crash, goto time NS, or goto record N, which is behind
+branch N of the program's first thread, as vbts replay --format raw --follow none numbers them.
 end
 
 define last-write
@@ -41,6 +42,32 @@ end
 document last-write
 Go back to the last write to a variable: last-write VARIABLE, or last-write ADDRESS SIZE.
 end
+
+define who-called
+  monitor who-called
+  maintenance flush register-cache
+  frame
+end
+document who-called
+Go back to the call of the function in which the thread is, by its branches: the contents of the
+stack do not matter.
+end
+
+define records
+  if $argc == 0
+    monitor records
+  else
+    monitor records $arg0
+  end
+end
+document records
+Show the last branches of the thread: records [N].
+end
+
+# A recording stays as it is. Without these, GDB says of a write that it cannot access memory.
+set may-write-registers off
+set may-write-memory off
+set may-call-functions off
 
 target remote SOCKET
 set remotetimeout 600
