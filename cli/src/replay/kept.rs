@@ -3,14 +3,14 @@
 
 use std::fs::{self, File, FileTimes};
 use std::hash::{DefaultHasher, Hasher as _};
-use std::io::Read as _;
+use std::io::{BufReader, Read as _};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use anyhow::{Context as _, anyhow};
 use vbts_host::exit::Failure;
 use vbts_protocol::{Follow, Scope};
-use vbts_recording::{MAGIC, REPLAY_VERSION};
+use vbts_recording::{MAGIC, REPLAY_VERSION, Reader};
 use vbts_vmm::config::{Accelerator, MachineConfig};
 
 use super::run::{Branches, ProgramOutput, Replay, TaskTrace};
@@ -41,17 +41,32 @@ pub(crate) fn report(args: &ReportArgs) -> Result<u8, Failure> {
         return report::main(args);
     }
     args.check_options()?;
-    let scope = args.scope.unwrap_or(Scope::User);
     let mut args = args.clone();
     // It lives until the reports are made.
     let mut temporary = None;
+    let scope_of = |path: &Path| args.scope.unwrap_or_else(|| default_scope(path));
+    let (scope, other_scope) = (scope_of(&args.file), args.other.as_deref().map(scope_of));
     if is_recorded {
         args.file = trace_of(&args, &args.file, scope, &mut temporary)?;
     }
     if let Some(other) = args.other.as_deref().filter(|_| other_is_recorded) {
+        let scope = other_scope.unwrap_or(scope);
         args.other = Some(trace_of(&args, other, scope, &mut temporary)?);
     }
     report::main(&args)
+}
+
+/// The branches of a recording that are of interest: the program's, or all of a machine.
+pub(super) fn default_scope(recording: &Path) -> Scope {
+    let header = File::open(recording).ok().and_then(|file| {
+        let read = Reader::new(BufReader::new(file));
+        read.ok().map(|(header, _)| header)
+    });
+    let is_machine = header.is_some_and(|header| header.guest["is_machine"] == true);
+    match is_machine {
+        true => Scope::All,
+        false => Scope::User,
+    }
 }
 
 /// Whether a file is a recording.

@@ -66,9 +66,9 @@ pub(crate) struct ReplayArgs {
     /// repeated
     #[arg(long, value_parser = ReportParser, value_name = "WHAT", conflicts_with_all = ["format", "check"], help_heading = "Trace options")]
     pub report: Vec<ReportRequest>,
-    /// Which branches to record
-    #[arg(long, value_parser = named::<Scope>(), default_value = "user", help_heading = "Trace options")]
-    pub scope: Scope,
+    /// Which branches to record (default: user; all for --record and of a machine)
+    #[arg(long, value_parser = named::<Scope>(), help_heading = "Trace options")]
+    pub scope: Option<Scope>,
     /// Which processes and threads to trace (default: all; none for raw, which has the records of
     /// one task)
     #[arg(long, value_parser = named::<Follow>(), value_name = "TASKS", help_heading = "Trace options")]
@@ -128,11 +128,20 @@ impl ReplayArgs {
         }
     }
 
+    /// The branches to record.
+    fn scope(&self) -> Scope {
+        match (self.scope, &self.record) {
+            (Some(scope), _) => scope,
+            (None, Some(_)) => Scope::All,
+            (None, None) => kept::default_scope(&self.file),
+        }
+    }
+
     /// The trace of the tasks in the file `path`.
     fn trace(&self, path: Option<PathBuf>, default: Follow) -> TaskTrace {
         TaskTrace {
             path,
-            scope: self.scope,
+            scope: self.scope(),
             follow: self.follow.unwrap_or(default),
             sched: self.sched,
             signal: self.filters.until_signal,
@@ -173,7 +182,7 @@ pub(crate) fn main(args: &ReplayArgs) -> Result<u8, Failure> {
         (Some(format), _) => return trace::show(args, format, program_output),
         (None, Some(path)) => {
             trace::check_no_filters(args, "--record")?;
-            Branches::Machine(Opened::new(args.scope, path)?)
+            Branches::Machine(Opened::new(args.scope(), path)?)
         }
         (None, None) => {
             trace::check_no_filters(args, "a replay without a trace")?;

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::anyhow;
 use vbts_capture::RunEnd;
+use vbts_capture::kernel_code::KernelText;
 use vbts_capture::machine::kernel::Kernel;
 use vbts_capture::machine::{Options, Recording};
 use vbts_host::exit::{Failure, say};
@@ -27,7 +28,10 @@ pub(super) struct Opened {
 
 /// The branches that are being written.
 #[derive(Debug)]
-pub(super) struct Records(Recording);
+pub(super) struct Records {
+    recording: Recording,
+    kernel: KernelText,
+}
 
 impl Opened {
     /// Opens the file that gets the branches of `scope`.
@@ -64,24 +68,29 @@ impl Opened {
             last: None,
             progress: progress("{spinner} {elapsed} {msg}", false),
         };
-        let recording = Recording::start(options, launch.alarm().clone())?;
-        Ok(Records(recording))
+        Ok(Records {
+            recording: Recording::start(options, launch.alarm().clone())?,
+            kernel: KernelText::new(kernel.image(), launch.memory()),
+        })
     }
 }
 
 impl Records {
     /// Has the processors of `machine` log their branches.
     pub(super) fn attach(&self, machine: &mut Machine) {
-        machine.record(|| self.0.log());
+        machine.record(|| self.recording.log());
     }
 
-    /// Writes the rest after a run that has ended so. The number is said unless `quiet`.
+    /// Writes the rest after a run that has ended so, and what the kernel's file lacks. The number
+    /// is said unless `quiet`.
     ///
     /// # Errors
     /// The branches cannot be written.
     pub(super) fn finish(self, end: RunEnd, quiet: bool) -> Result<(), Failure> {
-        let finished = self.0.finisher().finish(summary(end), Vec::new(), false);
-        self.0.join();
+        let Self { recording, kernel } = self;
+        let finisher = recording.finisher();
+        let finished = finisher.finish(summary(end), kernel.events(), false);
+        recording.join();
         let records = finished?.records;
         if !quiet {
             say(format_args!("{records} branches"));

@@ -97,7 +97,8 @@ pub(crate) struct ReportArgs {
     /// How to confine the process that makes the report
     #[arg(long, value_parser = options::named::<SandboxMode>(), value_name = "MODE", default_value = default_of::<SandboxMode>())]
     pub sandbox: SandboxMode,
-    /// FILE is a recording: which of its branches to report (default: user)
+    /// FILE is a recording: which of its branches to report (default: user;
+    /// all of a machine)
     #[arg(long, value_parser = options::named::<Scope>())]
     pub scope: Option<Scope>,
     /// Directory in which the traced files are looked up for names

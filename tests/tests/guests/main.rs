@@ -42,6 +42,7 @@ mod ptrace_bts;
 mod random_programs;
 mod real_programs;
 mod record;
+mod recorded_machines;
 mod recording_contents;
 mod recordings;
 mod replay_history;
