@@ -87,6 +87,7 @@ fn trials(module: &str) -> Vec<Trial> {
             ("guide_compare_runs", guide::compare_runs),
             ("guide_where_time_goes", guide::where_time_goes),
             ("guide_optimise", guide::optimise),
+            ("guide_record_and_replay", guide::record_and_replay),
             ("jit", generated::jit),
             ("vdso", generated::vdso),
             ("replaced_files", build_ids::replaced),
