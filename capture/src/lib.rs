@@ -87,6 +87,7 @@ pub use output::{Destination, INDEX};
 pub use pipeline::{Options, Writer, WriterError};
 pub use program::Streams;
 pub use session::{
-    AgentConnection, EndedBy, HostRecording, Notes, ReplayConnection, Session, SessionError,
+    AgentConnection, EndedBy, HostRecording, Notes, RecordedInput, ReplayConnection, Session,
+    SessionError,
 };
 pub use summary::{RunEnd, Summary, Written};

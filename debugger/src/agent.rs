@@ -2,20 +2,17 @@
 //! receives is in the recording.
 
 use std::collections::BTreeMap;
-use std::os::fd::BorrowedFd;
 
+use vbts_capture::RecordedInput;
 use vbts_devices::virtio::console::Console;
 use vbts_devices::virtio::mmio::MmioTransport;
 use vbts_devices::{ByteSink, Shared, lock, shared};
-use vbts_host::Event;
 use vbts_host::exit::Failure;
 use vbts_protocol::{Decoder, ToHost};
 use vbts_vmm::board::Board;
 use vbts_vmm::inputs::Inputs;
 use vbts_vmm::machine::{ReplayObserver, RunObserver};
 
-/// The agent's port among the ports of its console device.
-const AGENT_PORT: usize = 0;
 /// Processes whose mappings are kept, at most.
 const MAX_PROCESSES: usize = 1 << 12;
 /// Bytes of the program's output that wait to be shown, at most.
@@ -39,11 +36,11 @@ pub(crate) struct Crashed {
     pub time: u64,
 }
 
-/// The port of the agent, with the bytes of a frame that is not complete.
-#[derive(Debug, Default)]
+/// The port of the agent, with the frames that it has sent and that were not read.
+#[derive(Debug)]
 struct Port {
     inputs: Inputs,
-    bytes: Vec<u8>,
+    frames: Decoder,
 }
 
 /// The agent's port, for the device.
@@ -54,7 +51,7 @@ impl ByteSink for AgentPort {
     fn put(&mut self, bytes: &[u8]) -> usize {
         let mut port = lock(&self.0);
         port.inputs.note_output(bytes);
-        port.bytes.extend_from_slice(bytes);
+        port.frames.push(bytes);
         bytes.len()
     }
 }
@@ -64,19 +61,16 @@ impl AgentPort {
     pub fn new(inputs: &Inputs) -> Self {
         Self(shared(Port {
             inputs: inputs.clone(),
-            bytes: Vec::new(),
+            frames: Decoder::new(),
         }))
     }
 }
 
-/// What the agent has told, and what it gets.
+/// Messages that the agent has sent, and the input that it gets.
 #[derive(Debug)]
 pub(crate) struct Agent {
     port: AgentPort,
-    device: Shared<MmioTransport<Console>>,
-    inputs: Inputs,
-    /// Bytes for which the port had no room yet.
-    outbox: Vec<u8>,
+    input: RecordedInput,
     /// The program.
     pub program: Option<Started>,
     /// The first task that has crashed.
@@ -97,9 +91,7 @@ impl Agent {
     ) -> Self {
         Self {
             port,
-            device,
-            inputs,
-            outbox: Vec::new(),
+            input: RecordedInput::new(device, inputs),
             program: None,
             crash: None,
             maps: BTreeMap::new(),
@@ -108,24 +100,11 @@ impl Agent {
         }
     }
 
-    fn flush(&mut self, board: &Board) {
-        if self.outbox.is_empty() {
-            return;
-        }
-        let (taken, effects) = lock(&self.device).push_input(AGENT_PORT, &self.outbox);
-        self.outbox.drain(..taken);
-        board.apply(effects);
-    }
-
     /// Reads the frames that are complete at `now`.
     fn receive(&mut self, now: u64) -> Result<(), Failure> {
-        let bytes = std::mem::take(&mut lock(&self.port.0).bytes);
-        let mut decoder = Decoder::new();
-        decoder.push(&bytes);
-        let mut read = 0;
+        let port = &mut *lock(&self.port.0);
         let cannot_read = |_| Failure::Error(anyhow::anyhow!("the agent sends no valid messages"));
-        while let Some(frame) = decoder.next_frame().map_err(cannot_read)? {
-            read += HEADER + frame.len();
+        while let Some(frame) = port.frames.next_frame().map_err(cannot_read)? {
             match ToHost::parse(frame).map_err(cannot_read)? {
                 ToHost::TaskStart {
                     process, parent: 0, ..
@@ -149,50 +128,28 @@ impl Agent {
                 _ => {}
             }
         }
-        let rest = bytes.get(read..).unwrap_or_default();
-        let mut port = lock(&self.port.0);
-        port.bytes.splice(0..0, rest.iter().copied());
         Ok(())
     }
 }
 
-/// Bytes of the header of a frame.
-const HEADER: usize = 8;
-
 impl RunObserver for Agent {
     fn after_exit(&mut self, board: &Board, now: u64) -> Result<(), Failure> {
-        if !lock(&self.port.0).bytes.is_empty() {
-            self.receive(now)?;
-        }
+        self.receive(now)?;
         if self.shown != u64::MAX {
             self.shown = self.shown.max(now);
         }
-        while let Some(bytes) = self.inputs.take_input() {
-            self.outbox.extend_from_slice(&bytes);
-            self.flush(board);
-        }
-        self.flush(board);
+        self.input.deliver(board);
         Ok(())
-    }
-
-    fn event(&mut self, _board: &Board, event: Event) -> Result<(), Failure> {
-        match event {
-            Event::Signal(signal) => Err(Failure::Signal(signal)),
-            Event::Timeout => Ok(()),
-        }
-    }
-
-    fn awaited_inputs(&self) -> Vec<BorrowedFd<'_>> {
-        Vec::new()
     }
 }
 
 impl ReplayObserver for Agent {
     fn save(&mut self) -> Vec<u8> {
         let port = lock(&self.port.0);
-        let mut state = (port.bytes.len() as u64).to_le_bytes().to_vec();
-        state.extend_from_slice(&port.bytes);
-        state.extend_from_slice(&self.outbox);
+        let partial = port.frames.rest();
+        let mut state = (partial.len() as u64).to_le_bytes().to_vec();
+        state.extend_from_slice(partial);
+        state.extend_from_slice(self.input.undelivered());
         state
     }
 
@@ -200,9 +157,11 @@ impl ReplayObserver for Agent {
         let damaged = || anyhow::anyhow!("the state of the connection to the agent is damaged");
         let (len, rest) = state.split_first_chunk().ok_or_else(damaged)?;
         let len = usize::try_from(u64::from_le_bytes(*len)).map_err(|_| damaged())?;
-        let (partial, outbox) = rest.split_at_checked(len).ok_or_else(damaged)?;
-        lock(&self.port.0).bytes = partial.to_vec();
-        self.outbox = outbox.to_vec();
+        let (partial, undelivered) = rest.split_at_checked(len).ok_or_else(damaged)?;
+        let mut frames = Decoder::new();
+        frames.push(partial);
+        lock(&self.port.0).frames = frames;
+        self.input.set_undelivered(undelivered);
         Ok(())
     }
 }

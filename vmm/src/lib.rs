@@ -9,12 +9,9 @@
 //! Boots a kernel with its console on standard output, and without input:
 //!
 //! ```no_run
-//! use std::os::fd::BorrowedFd;
-//!
 //! use vbts_vmm::board::Board;
 //! use vbts_vmm::config::{Accelerator, KernelConfig, MachineConfig};
 //! use vbts_host::exit::Failure;
-//! use vbts_host::Event;
 //! use vbts_vmm::launch::{KernelFiles, Launch};
 //! use vbts_vmm::machine::{End, RunObserver};
 //!
@@ -24,15 +21,6 @@
 //! impl RunObserver for Unattended {
 //!     fn after_exit(&mut self, _: &Board, _: u64) -> Result<(), Failure> {
 //!         Ok(())
-//!     }
-//!     fn event(&mut self, _: &Board, event: Event) -> Result<(), Failure> {
-//!         match event {
-//!             Event::Signal(signal) => Err(Failure::Signal(signal)),
-//!             Event::Timeout => Ok(()),
-//!         }
-//!     }
-//!     fn awaited_inputs(&self) -> Vec<BorrowedFd<'_>> {
-//!         Vec::new()
 //!     }
 //! }
 //!

@@ -70,11 +70,18 @@ pub trait RunObserver {
         false
     }
 
-    /// Called for each signal to `vbts`.
+    /// Called for each signal to `vbts`, which ends the run unless the observer does something
+    /// else with it.
     ///
     /// # Errors
     /// The run has to end.
-    fn event(&mut self, board: &Board, event: Event) -> Result<(), Failure>;
+    fn event(&mut self, board: &Board, event: Event) -> Result<(), Failure> {
+        let _ = board;
+        match event {
+            Event::Signal(signal) => Err(Failure::Signal(signal)),
+            Event::Timeout => Ok(()),
+        }
+    }
 
     /// Called when the time limit has passed. Returns whether the run goes on, up to a limit that
     /// the observer has set.
@@ -86,8 +93,10 @@ pub trait RunObserver {
         Ok(false)
     }
 
-    /// The open inputs that the guest waits for, or can take at any time.
-    fn awaited_inputs(&self) -> Vec<BorrowedFd<'_>>;
+    /// The open inputs that the guest waits for, or can take at any time. A replay has none.
+    fn awaited_inputs(&self) -> Vec<BorrowedFd<'_>> {
+        Vec::new()
+    }
 
     /// Called when the guest is idle and waits for input.
     ///

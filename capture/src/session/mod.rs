@@ -15,6 +15,7 @@ mod host_recorder;
 mod logged_records;
 mod messages;
 mod notes;
+mod recorded_input;
 mod replay_connection;
 
 use std::collections::BTreeMap;
@@ -33,6 +34,7 @@ use host_recorder::HostRecorder;
 pub use host_recorder::HostRecording;
 use messages::{MAX_NAME, about_a_task, code_source};
 pub use notes::Notes;
+pub use recorded_input::RecordedInput;
 pub use replay_connection::ReplayConnection;
 
 use crate::guest_records::GuestRecords;

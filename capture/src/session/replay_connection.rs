@@ -1,14 +1,11 @@
 //! The sending half of the connection to the agent in a replay: the recording has what it sends.
 
-use std::os::fd::BorrowedFd;
-
 use vbts_devices::virtio::console::Console;
 use vbts_devices::virtio::mmio::MmioTransport;
 use vbts_devices::{Shared, lock};
 
-use super::agent_connection::AGENT_PORT;
+use super::recorded_input::RecordedInput;
 use super::{Session, SessionError};
-use vbts_host::Event;
 use vbts_host::exit::Failure;
 use vbts_vmm::board::Board;
 use vbts_vmm::inputs::Inputs;
@@ -18,10 +15,7 @@ use vbts_vmm::machine::RunObserver;
 #[derive(Debug)]
 pub struct ReplayConnection {
     session: Shared<Session>,
-    port: Shared<MmioTransport<Console>>,
-    inputs: Inputs,
-    /// Bytes for which the port had no room yet.
-    outbox: Vec<u8>,
+    input: RecordedInput,
 }
 
 impl ReplayConnection {
@@ -31,21 +25,8 @@ impl ReplayConnection {
         port: Shared<MmioTransport<Console>>,
         inputs: Inputs,
     ) -> Self {
-        Self {
-            session,
-            port,
-            inputs,
-            outbox: Vec::new(),
-        }
-    }
-
-    fn flush(&mut self, board: &Board) {
-        if self.outbox.is_empty() {
-            return;
-        }
-        let (taken, effects) = lock(&self.port).push_input(AGENT_PORT, &self.outbox);
-        self.outbox.drain(..taken);
-        board.apply(effects);
+        let input = RecordedInput::new(port, inputs);
+        Self { session, input }
     }
 }
 
@@ -64,23 +45,8 @@ impl RunObserver for ReplayConnection {
         session.take_time();
         session.take_stopped();
         drop(session);
-        while let Some(bytes) = self.inputs.take_input() {
-            self.outbox.extend_from_slice(&bytes);
-            self.flush(board);
-        }
-        self.flush(board);
+        self.input.deliver(board);
         Ok(())
-    }
-
-    fn event(&mut self, _board: &Board, event: Event) -> Result<(), Failure> {
-        match event {
-            Event::Signal(signal) => Err(Failure::Signal(signal)),
-            Event::Timeout => Ok(()),
-        }
-    }
-
-    fn awaited_inputs(&self) -> Vec<BorrowedFd<'_>> {
-        Vec::new()
     }
 
     fn idle(&mut self) -> Result<(), Failure> {

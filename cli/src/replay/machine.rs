@@ -1,11 +1,8 @@
 //! The replay of a machine of the user, which has a console and no program.
 
-use std::os::fd::BorrowedFd;
-
 use anyhow::anyhow;
 use vbts_capture::RunEnd;
-use vbts_host::Event;
-use vbts_host::exit::{Failure, say};
+use vbts_host::exit::Failure;
 use vbts_protocol::ExitStatus;
 use vbts_vmm::board::Board;
 use vbts_vmm::config::{MachineConfig, RandomSource};
@@ -27,21 +24,6 @@ impl RunObserver for Typist {
             // The guest had room for it.
             board.push_serial_input(&bytes);
         }
-        Ok(())
-    }
-
-    fn event(&mut self, _board: &Board, event: Event) -> Result<(), Failure> {
-        match event {
-            Event::Signal(signal) => Err(Failure::Signal(signal)),
-            Event::Timeout => Ok(()),
-        }
-    }
-
-    fn awaited_inputs(&self) -> Vec<BorrowedFd<'_>> {
-        Vec::new()
-    }
-
-    fn idle(&mut self) -> Result<(), Failure> {
         Ok(())
     }
 }
@@ -99,9 +81,5 @@ pub(super) fn run(replay: Replay, recording: &OldRecording) -> Result<Replayed, 
         Ok(_) | Err(Failure::Guest { .. }) => {}
         Err(failure) => return Err(failure),
     }
-    let recorded = machine.compare_end()?;
-    if let (Some(_), Some(reason)) = (recorded.status, &recorded.reason) {
-        say(format_args!("the recorded run ended here: {reason}"));
-    }
-    Ok(Replayed::new(recorded, &machine))
+    Replayed::compare(&machine)
 }

@@ -91,14 +91,22 @@ pub(super) struct Replayed {
 }
 
 impl Replayed {
-    /// The end of `machine`, which was `recorded`.
-    pub(super) fn new(recorded: RecordedEnd, machine: &Machine) -> Self {
-        Self {
-            status: recorded.status,
-            reason: recorded.reason,
+    /// Compares the end of `machine` with that of the recorded run, and says why that ended if the
+    /// guest did not end it.
+    ///
+    /// # Errors
+    /// They differ.
+    pub(super) fn compare(machine: &Machine) -> Result<Self, Failure> {
+        let RecordedEnd { status, reason } = machine.compare_end()?;
+        if let (Some(_), Some(reason)) = (status, &reason) {
+            say(format_args!("the recorded run ended here: {reason}"));
+        }
+        Ok(Self {
+            status,
+            reason,
             time: machine.now(),
             instructions: machine.instructions(),
-        }
+        })
     }
 
     /// The exit status of the recorded run.
@@ -171,11 +179,7 @@ impl Replay {
             Err(failure) if !matches!(failure, Failure::Guest { .. }) => return Err(failure),
             _ => {}
         }
-        let recorded = machine.compare_end()?;
-        if let (Some(_), Some(reason)) = (recorded.status, &recorded.reason) {
-            say(format_args!("the recorded run ended here: {reason}"));
-        }
-        Ok(Replayed::new(recorded, &machine))
+        Replayed::compare(&machine)
     }
 
     fn config(&self, recording: &OldRecording) -> TraceConfig {

@@ -87,6 +87,11 @@ impl Decoder {
         Err(error)
     }
 
+    /// The bytes that were pushed and belong to no frame that was taken.
+    pub fn rest(&self) -> &[u8] {
+        self.buffer.get(self.consumed..).unwrap_or_default()
+    }
+
     /// Returns whether the stream may end here: it is not inside a frame.
     pub fn is_at_boundary(&self) -> bool {
         self.failed.is_none() && self.consumed == self.buffer.len()

@@ -3,7 +3,6 @@
 
 use std::fs::File;
 use std::io::{BufReader, Read as _, Write as _};
-use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
@@ -15,7 +14,6 @@ use vbts_cpu::{BranchLog, LogBuffer, LogEntry, LogScope, LogSink};
 use vbts_devices::virtio::console::{Console, ConsolePort};
 use vbts_devices::virtio::mmio::MmioTransport;
 use vbts_devices::{ByteSink, Shared, lock, shared};
-use vbts_host::Event;
 use vbts_host::exit::Failure;
 use vbts_protocol::PORT_NAME;
 use vbts_recording::Reader;
@@ -84,17 +82,6 @@ impl RunObserver for Observer {
             board.apply(effects);
         }
         Ok(())
-    }
-
-    fn event(&mut self, _: &Board, event: Event) -> Result<(), Failure> {
-        match event {
-            Event::Signal(signal) => Err(Failure::Signal(signal)),
-            Event::Timeout => Ok(()),
-        }
-    }
-
-    fn awaited_inputs(&self) -> Vec<BorrowedFd<'_>> {
-        Vec::new()
     }
 }
 
