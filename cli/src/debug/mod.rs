@@ -13,12 +13,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
 use clap::{Args, Parser as _};
-use vbts_cpu::NativeOptions;
 use vbts_host::exit::{Failure, say};
-use vbts_vmm::config::{Accelerator, JitMode, LogLevel, MachineConfig, SandboxMode};
 use vbts_vmm::memory::Size;
 
-use crate::options::{EXIT_STATUS, default_of, named, start_logging};
+use crate::options::{EXIT_STATUS, start_logging};
+use crate::replay::ReplayedMachineArgs;
 use crate::trace::{TraceDirectory, in_child};
 use crate::{Cli, Command, record};
 use client::{Address, Client};
@@ -81,18 +80,9 @@ pub(crate) struct DebugArgs {
     /// Print no messages except errors
     #[arg(long, help_heading = "Debugger options")]
     pub quiet: bool,
-    /// Whether the software CPU makes native code of what runs often
-    #[arg(long, value_parser = named::<JitMode>(), value_name = "MODE", default_value = default_of::<JitMode>(), help_heading = "Machine options")]
-    pub jit: JitMode,
-    /// Runs of a block of code after which it becomes native code
-    #[arg(long, hide = true, value_name = "N", default_value_t = NativeOptions::default().threshold)]
-    pub jit_threshold: u32,
-    /// What vbts reports about itself on standard error
-    #[arg(long, value_parser = named::<LogLevel>(), value_name = "LEVEL", default_value = default_of::<LogLevel>(), help_heading = "Machine options")]
-    pub log: LogLevel,
-    /// How to confine vbts while the guest runs
-    #[arg(long, value_parser = named::<SandboxMode>(), value_name = "MODE", default_value = default_of::<SandboxMode>(), help_heading = "Machine options")]
-    pub sandbox: SandboxMode,
+    /// Machine options.
+    #[command(flatten)]
+    pub machine: ReplayedMachineArgs,
     /// Program to record and debug, and its arguments
     #[arg(
         last = true,
@@ -102,26 +92,12 @@ pub(crate) struct DebugArgs {
     pub program: Vec<OsString>,
 }
 
-impl DebugArgs {
-    /// What the recording does not say of the machine.
-    fn machine(&self) -> MachineConfig {
-        MachineConfig {
-            accelerator: Accelerator::Soft,
-            jit: self.jit,
-            jit_threshold: self.jit_threshold,
-            sandbox: self.sandbox,
-            log: self.log,
-            ..MachineConfig::default()
-        }
-    }
-}
-
 /// Runs the command. The exit status is gdb's.
 ///
 /// # Errors
 /// See [`Failure`].
 pub(crate) fn main(args: &DebugArgs) -> Result<u8, Failure> {
-    start_logging(args.log);
+    start_logging(args.machine.log);
     let client = match &args.listen {
         Some(address) => Client::Other(Address::parse(address)?),
         None => Client::Gdb(client::find(&args.gdb)?),

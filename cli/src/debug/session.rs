@@ -69,7 +69,7 @@ pub(super) fn serve(args: &DebugArgs, file: &Path, listener: Listener) -> Result
     // gdb that is started here has `set sysroot /`.
     let client_has_files = args.listen.is_none();
     let connection = Stream(listener.accept()?);
-    let config = recording.machine_as(&args.machine());
+    let config = recording.machine_as(&args.machine.config());
     let mut launch = Launch::new(&config, false)?;
     launch.set_inputs(recording.inputs.clone())?;
     let main = main_of(&recording);

@@ -7,10 +7,12 @@
 //! | `place` | where a replay is that differs |
 //! | `records` | the branches of the whole machine |
 //! | `trace` | a trace or reports of a recording |
+//! | `options` | options of the machine, also of `vbts debug` |
 //! | `kept` | traces of recordings, which are kept for `vbts report` |
 
 mod kept;
 mod machine;
+mod options;
 mod place;
 mod records;
 mod run;
@@ -22,15 +24,15 @@ use std::time::Duration;
 use anyhow::anyhow;
 use clap::Args;
 use vbts_capture::TraceFormat;
-use vbts_cpu::NativeOptions;
 use vbts_host::exit::{Failure, say};
 use vbts_protocol::{Follow, Scope};
-use vbts_vmm::config::{Accelerator, JitMode, LogLevel, MachineConfig, SandboxMode};
+use vbts_vmm::config::MachineConfig;
 
 use crate::filters::FilterArgs;
-use crate::options::{EXIT_STATUS, default_of, is_btrace, named, seconds, start_logging};
+use crate::options::{EXIT_STATUS, is_btrace, named, seconds, start_logging};
 use crate::report::{ReportParser, ReportRequest};
 pub(crate) use kept::report;
+pub(crate) use options::ReplayedMachineArgs;
 use records::Opened;
 use run::{Branches, ProgramOutput, Replay, TaskTrace};
 
@@ -82,34 +84,20 @@ pub(crate) struct ReplayArgs {
     /// Write the branches of the whole machine to a btrace file, as vbts run --record does
     #[arg(long, value_name = "FILE", conflicts_with_all = ["format", "output", "report", "check"], help_heading = "Trace options")]
     pub record: Option<PathBuf>,
-    /// Whether the software CPU makes native code of what runs often
-    #[arg(long, value_parser = named::<JitMode>(), value_name = "MODE", default_value = default_of::<JitMode>(), help_heading = "Machine options")]
-    pub jit: JitMode,
-    /// Runs of a block of code after which it becomes native code
-    #[arg(long, hide = true, value_name = "N", default_value_t = NativeOptions::default().threshold)]
-    pub jit_threshold: u32,
+    /// Machine options.
+    #[command(flatten)]
+    pub machine: ReplayedMachineArgs,
     /// End the replay after this much host time (fractions are allowed)
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds, help_heading = "Machine options")]
     pub timeout: Option<Duration>,
-    /// What vbts reports about itself on standard error
-    #[arg(long, value_parser = named::<LogLevel>(), value_name = "LEVEL", default_value = default_of::<LogLevel>(), help_heading = "Machine options")]
-    pub log: LogLevel,
-    /// How to confine vbts while the guest runs
-    #[arg(long, value_parser = named::<SandboxMode>(), value_name = "MODE", default_value = default_of::<SandboxMode>(), help_heading = "Machine options")]
-    pub sandbox: SandboxMode,
 }
 
 impl ReplayArgs {
     /// What the recording does not say of the machine.
     fn machine(&self) -> MachineConfig {
         MachineConfig {
-            accelerator: Accelerator::Soft,
-            jit: self.jit,
-            jit_threshold: self.jit_threshold,
             time_limit: self.timeout,
-            sandbox: self.sandbox,
-            log: self.log,
-            ..MachineConfig::default()
+            ..self.machine.config()
         }
     }
 
@@ -164,7 +152,7 @@ impl ReplayArgs {
 /// # Errors
 /// See [`Failure`].
 pub(crate) fn main(args: &ReplayArgs) -> Result<u8, Failure> {
-    start_logging(args.log);
+    start_logging(args.machine.log);
     if !args.report.is_empty() {
         return trace::reports(args);
     }

@@ -92,7 +92,7 @@ fn replay_and_report(
     }
     for report in reports {
         let mut report = ReportArgs {
-            sandbox: args.sandbox,
+            sandbox: args.machine.sandbox,
             ..report
         };
         if Filters::from(&args.filters) != Filters::default() {
