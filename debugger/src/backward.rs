@@ -41,8 +41,7 @@ impl Debugger {
                 }));
             }
         }
-        let start = self.replay.snapshot_before(search.searched);
-        let start = start.unwrap_or(self.begin).max(self.begin);
+        let start = self.replay.interval_before(search.searched, self.begin);
         let found = match step {
             Some((thread, _)) => self
                 .last_instruction(thread, start, search)?
@@ -181,7 +180,7 @@ impl Debugger {
         Ok(last.filter(|time| *time < search.from))
     }
 
-    /// Whether the processor has just executed SYSCALL: it is at its target.
+    /// Returns whether the processor has just executed SYSCALL: it is at its target.
     fn is_in_syscall(&self) -> bool {
         let cpu = self.replay.cpu();
         cpu.is_some_and(|cpu| cpu.rip == cpu.msr.lstar)

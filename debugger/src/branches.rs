@@ -4,6 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
+use iced_x86::{Decoder, DecoderOptions, Mnemonic};
 use vbts_cpu::{BranchLog, Breakpoint, LogBuffer, LogEntry, LogScope, LogSink, StopPoints};
 use vbts_devices::lock;
 use vbts_gdb::{Branch, ThreadId};
@@ -21,7 +22,7 @@ const MAX_BRANCHES: usize = 1 << 24;
 /// Bytes of an instruction (SDM Vol. 2 2.3.11).
 const MAX_INSTRUCTION: usize = 15;
 
-/// What has been logged of a thread.
+/// Branches of a thread that have been logged.
 #[derive(Debug, Clone, Default)]
 struct Logged {
     /// Number of the thread.
@@ -56,7 +57,7 @@ impl LogSink for Sink {
     }
 }
 
-/// Whether Linux has `address` for itself.
+/// Returns whether Linux has `address` for itself.
 fn is_kernel(address: u64) -> bool {
     (address as i64) < 0
 }
@@ -103,8 +104,7 @@ impl Debugger {
         let (mut branches, mut searched) = (VecDeque::new(), now);
         let mut is_cut = false;
         while searched > start && branches.len() < limit {
-            let from = self.replay.snapshot_before(searched);
-            let from = from.unwrap_or(start).max(start);
+            let from = self.replay.interval_before(searched, start);
             let log = self.begin_log(thread, from, limit - branches.len())?;
             self.log_until(searched)?;
             let logged = lock(&log);
@@ -223,8 +223,7 @@ impl Debugger {
         let mut transfers = HashMap::new();
         let mut returns = 0_u64;
         while searched > self.begin {
-            let from = self.replay.snapshot_before(searched);
-            let from = from.unwrap_or(self.begin).max(self.begin);
+            let from = self.replay.interval_before(searched, self.begin);
             let log = self.begin_log(thread, from, MAX_BRANCHES)?;
             self.log_until(searched)?;
             let logged = lock(&log).clone();
@@ -265,18 +264,14 @@ enum Transfer {
 }
 
 impl Transfer {
-    /// The transfer of the branch instruction `code` (SDM Vol. 2 CALL, RET).
+    /// The transfer of the branch instruction `code` of a 64-bit program.
     fn of(code: &[u8]) -> Self {
-        let is_prefix = |byte: &u8| {
-            let is_rex = matches!(byte, 0x40..=0x4F);
-            is_rex || matches!(byte, 0x26 | 0x2E | 0x36 | 0x3E | 0x64..=0x67 | 0xF2 | 0xF3)
-        };
-        let start = code.iter().take_while(|byte| is_prefix(byte)).count();
-        match code.get(start..).unwrap_or_default() {
-            [0xE8, ..] => Self::Call,
-            // The register field of ModRM is 2 or 3.
-            [0xFF, operand, ..] if matches!(operand >> 3 & 7, 2 | 3) => Self::Call,
-            [0xC2 | 0xC3 | 0xCA | 0xCB, ..] => Self::Return,
+        match Decoder::new(64, code, DecoderOptions::NONE)
+            .decode()
+            .mnemonic()
+        {
+            Mnemonic::Call => Self::Call,
+            Mnemonic::Ret | Mnemonic::Retf => Self::Return,
             _ => Self::Other,
         }
     }

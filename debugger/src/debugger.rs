@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use anyhow::anyhow;
+use vbts_cpu::state::gpr;
 use vbts_cpu::{Breakpoint, StopPoints};
 use vbts_devices::Shared;
 use vbts_devices::virtio::console::Console;
@@ -36,7 +37,7 @@ const MAX_START: u64 = 10_000_000_000;
 const CS: usize = 1;
 const USER32_CS: u16 = 0x23;
 
-/// What a debugger needs of a replay.
+/// Parts of a replay that a debugger needs.
 #[derive(Debug)]
 pub struct Parts<'a> {
     /// The machine, before its first run.
@@ -290,7 +291,7 @@ impl Debugger {
             let read = tasks.read(space, address, &mut bytes);
             (read == 8).then(|| u64::from_le_bytes(bytes))
         };
-        let mut at = tasks.registers(current)?.general[4];
+        let mut at = tasks.registers(current)?.general[gpr::RSP];
         let arguments = word(at)?.min(MAX_STRINGS);
         at = at.wrapping_add(8 * (arguments + 2));
         for _ in 0..MAX_STRINGS {

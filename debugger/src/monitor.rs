@@ -9,7 +9,7 @@ use vbts_host::exit::Failure;
 use crate::backward::Search;
 use crate::debugger::{Debugger, fatal};
 
-/// What `monitor help` shows.
+/// Text of `monitor help`.
 const HELP: &str = "\
 when                      where the replay is: virtual time, thread, instructions
 goto time NS              go to a virtual time, in ns
@@ -175,8 +175,7 @@ impl Debugger {
         let from = self.replay.now();
         let mut searched = from;
         while searched > self.begin {
-            let start = self.replay.snapshot_before(searched);
-            let start = start.unwrap_or(self.begin).max(self.begin);
+            let start = self.replay.interval_before(searched, self.begin);
             let mut last = None;
             self.run_interval(
                 start,

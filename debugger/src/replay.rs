@@ -1,6 +1,7 @@
 //! A replay that a debugger drives: it runs to stop points and to times, and knows the events of
 //! the whole run.
 
+use vbts_cpu::state::gpr;
 use vbts_cpu::{BranchLog, Breakpoint, Cpu, Probe, StopCause, StopPoints};
 use vbts_gdb::ThreadId;
 use vbts_host::exit::Failure;
@@ -102,8 +103,7 @@ impl Replay {
             return;
         };
         let state = cpu.state();
-        let [_, _, _, _, _, _, _, code, ..] = state.gpr;
-        let [_, info, ..] = state.gpr;
+        let (code, info) = (state.gpr[gpr::RDI], state.gpr[gpr::RCX]);
         let tasks = Tasks::new(cpu, &self.layout);
         let thread = tasks.current().and_then(|task| tasks.id(task));
         let code = code & 0xFFFF_FFFF;
@@ -194,9 +194,11 @@ impl Replay {
         self.machine.end_recording();
     }
 
-    /// The time of the last snapshot before `time`, in ns, from which a run to there is short.
-    pub(crate) fn snapshot_before(&self, time: u64) -> Option<u64> {
-        self.history.times().rfind(|at| *at < time)
+    /// The time in ns, not before `first`, from which a run to `time` is short: that of the last
+    /// snapshot before it.
+    pub(crate) fn interval_before(&self, time: u64, first: u64) -> u64 {
+        let snapshot = self.history.times().rfind(|at| *at < time);
+        snapshot.unwrap_or(first).max(first)
     }
 
     /// The next event of `process` behind the present position.
@@ -212,7 +214,7 @@ impl Replay {
     }
 }
 
-/// How a run has ended.
+/// End of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// At a stop point.

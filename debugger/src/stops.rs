@@ -51,7 +51,7 @@ impl Debugger {
         Some(Stop { thread, reason })
     }
 
-    /// Whether a condition of the breakpoint that has caused a stop holds, or it has none.
+    /// Returns whether a condition of the breakpoint that has caused a stop holds, or it has none.
     fn holds(&self, cause: &StopCause) -> bool {
         let StopCause::Breakpoint { address } = cause else {
             return true;

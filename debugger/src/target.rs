@@ -260,7 +260,7 @@ impl Target for Debugger {
     }
 }
 
-/// Whether `path` is that of the mappings of `process` or of one of its threads.
+/// Returns whether `path` is that of the mappings of `process` or of one of its threads.
 fn is_maps_of(process: u32, path: &[u8]) -> bool {
     let path = std::str::from_utf8(path).unwrap_or_default();
     let rest = path.strip_prefix(&format!("/proc/{process}/"));
@@ -274,7 +274,7 @@ fn is_maps_of(process: u32, path: &[u8]) -> bool {
     }
 }
 
-/// Whether one of `points` is a breakpoint at `address`.
+/// Returns whether one of `points` is a breakpoint at `address`.
 fn has_breakpoint(points: &[StopPoint], address: u64) -> bool {
     points.contains(&StopPoint::Breakpoint { address })
         || points.contains(&StopPoint::HardwareBreakpoint { address })

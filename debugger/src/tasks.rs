@@ -78,8 +78,7 @@ impl<'a> Tasks<'a> {
             let stack = self.word(task.0.wrapping_add(self.layout.stack));
             stack.is_some_and(|stack| pointer.wrapping_sub(stack) < STACK_SIZE)
         };
-        let head = self.layout.init_task.wrapping_add(self.layout.tasks);
-        let leaders = self.list(head, self.layout.tasks).into_iter();
+        let leaders = self.leaders().into_iter();
         let mut tasks = leaders.flat_map(|leader| self.threads_of(leader));
         self.id(tasks.find(has_pointer).unwrap_or(current))
     }
@@ -113,10 +112,15 @@ impl<'a> Tasks<'a> {
         tasks
     }
 
+    /// The leaders of all processes.
+    fn leaders(&self) -> Vec<Task> {
+        let head = self.layout.init_task.wrapping_add(self.layout.tasks);
+        self.list(head, self.layout.tasks)
+    }
+
     /// The leader of process `process`.
     pub(crate) fn leader(&self, process: u32) -> Option<Task> {
-        let head = self.layout.init_task.wrapping_add(self.layout.tasks);
-        let mut leaders = self.list(head, self.layout.tasks).into_iter();
+        let mut leaders = self.leaders().into_iter();
         leaders.find(|task| self.id(*task).is_some_and(|id| id.process == process))
     }
 
