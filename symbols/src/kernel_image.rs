@@ -4,6 +4,11 @@ use object::Endianness;
 use object::elf;
 use object::write::elf::{FileHeader, ProgramHeader, SectionHeader, Sym, Writer};
 
+/// Returns whether a symbol of this type, as nm has it, is code.
+pub fn is_function_type(kind: u8) -> bool {
+    matches!(kind, b't' | b'T' | b'w' | b'W')
+}
+
 /// A function of a kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KernelFunction {

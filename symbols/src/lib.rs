@@ -58,7 +58,7 @@ pub use by_file::FileSymbols;
 pub use connection::COMMAND;
 pub use debug_files::debuginfod_cache;
 pub use files::{INLINED, InlinedAt};
-pub use kernel_image::{KernelFunction, KernelImage};
+pub use kernel_image::{KernelFunction, KernelImage, is_function_type};
 pub use mapped_files::{MappedFiles, Problem, Problems};
 pub use protocol::{Answer, CodePlace, FunctionKind, FunctionRange, InlinedRow, Wanted};
 pub use reader::is_linkage;

@@ -3,10 +3,8 @@
 
 use thiserror::Error;
 
-use crate::kernel_image::{KernelFunction, KernelImage};
+use crate::kernel_image::{KernelFunction, KernelImage, is_function_type};
 
-/// Types of symbols that are code, as nm has them.
-const CODE: [&str; 4] = ["t", "T", "w", "W"];
 /// Addresses of 64-bit kernels are higher than this one.
 const MAX_32: u64 = u32::MAX as u64;
 
@@ -33,7 +31,7 @@ pub fn parse(text: &[u8]) -> Result<KernelImage, SystemMapError> {
     let mut functions = Vec::new();
     for (number, line) in text.split(|byte| *byte == b'\n').enumerate() {
         let (address, kind, name) = symbol(line).ok_or(SystemMapError::Line(number + 1))?;
-        if CODE.contains(&kind) {
+        if matches!(kind.as_bytes(), [kind] if is_function_type(*kind)) {
             functions.push(KernelFunction {
                 address,
                 name: name.into(),

@@ -2,14 +2,12 @@
 //!
 //! A name is a sequence of tokens, the type of the symbol is the first character of it.
 
-use vbts_symbols::KernelFunction;
+use vbts_symbols::{KernelFunction, is_function_type};
 
 /// Number of tokens.
 const TOKENS: usize = 256;
 /// Length of a name at most, with its type (`KSYM_NAME_LEN`).
 const MAX_NAME: usize = 512;
-/// Types of symbols that are code, as nm has them.
-const CODE: [u8; 4] = [b't', b'T', b'w', b'W'];
 
 /// The tables of a kernel. Each is followed by bytes that do not belong to it.
 #[derive(Debug, Clone, Copy)]
@@ -18,7 +16,7 @@ pub(super) struct Tables<'a> {
     pub names: &'a [u8],
     /// The tokens, each with a zero at its end.
     pub tokens: &'a [u8],
-    /// Where each token begins in `tokens`, as numbers of 16 bits.
+    /// Position of each token in `tokens`, as numbers of 16 bits.
     pub token_index: &'a [u8],
     /// The distance of each symbol from `base`, as numbers of 32 bits.
     pub offsets: &'a [u8],
@@ -52,7 +50,7 @@ impl Tables<'_> {
                 true => self.base.wrapping_sub(1).wrapping_sub(offset as i64 as u64),
                 false => self.base.wrapping_add(offset as u64),
             };
-            if CODE.contains(kind) && !name.is_empty() {
+            if is_function_type(*kind) && !name.is_empty() {
                 functions.push(KernelFunction {
                     address,
                     name: name.to_vec(),

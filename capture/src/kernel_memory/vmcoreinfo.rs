@@ -1,4 +1,4 @@
-//! What a running kernel says about itself to the readers of crash dumps
+//! The information that a running kernel keeps for the readers of crash dumps
 //! (Documentation/admin-guide/kdump/vmcoreinfo.rst of Linux): addresses of symbols, also with
 //! KASLR.
 

@@ -159,7 +159,8 @@ fn missing(row: &Row) -> Result<Vec<&str>> {
     Ok(missing)
 }
 
-fn same(machine: &Machine, row: &Row) -> Result<()> {
+/// Prepares a row, whose packages must be installed.
+fn prepared(row: &Row) -> Result<Scratch> {
     let missing = missing(row)?.join(" ");
     if !missing.is_empty() {
         return Err(Skip::program(format!("not installed: {missing}")));
@@ -168,6 +169,11 @@ fn same(machine: &Machine, row: &Row) -> Result<()> {
     if let Some(prepare) = &row.prepare {
         scratch.run_on_host(prepare)?.expect(0)?;
     }
+    Ok(scratch)
+}
+
+fn same(machine: &Machine, row: &Row) -> Result<()> {
+    let scratch = prepared(row)?;
     let (work, prepared, kept) = (
         scratch.work(),
         scratch.path("prepared"),
@@ -197,14 +203,7 @@ fn same(machine: &Machine, row: &Row) -> Result<()> {
 /// Records a row, and replays it: with the same output and status, and twice with the same
 /// branches.
 fn recorded(machine: &Machine, row: &Row) -> Result<()> {
-    let missing = missing(row)?.join(" ");
-    if !missing.is_empty() {
-        return Err(Skip::program(format!("not installed: {missing}")));
-    }
-    let scratch = Scratch::new()?;
-    if let Some(prepare) = &row.prepare {
-        scratch.run_on_host(prepare)?.expect(0)?;
-    }
+    let scratch = prepared(row)?;
     let file = scratch.path("run.vbts");
     let recorded = scratch.record(machine, row, &file)?;
     let status = recorded.status.context("killed")?;
