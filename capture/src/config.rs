@@ -73,7 +73,7 @@ pub struct TraceConfig {
     /// Whether the run ends with the last process that the program has started; else it ends with
     /// the first one.
     pub wait_all: bool,
-    /// Whether the run ends when all tasks of the program wait for each other for ever.
+    /// The run ends when all tasks of the program wait for each other for ever.
     pub ends_at_deadlock: bool,
     /// Size of the guest kernel's trace buffer of a task.
     pub buffer: Size,

@@ -1,4 +1,4 @@
-//! What a kept trace has of the guest's kernel, because the kernel's file lacks it.
+//! The part of the guest's kernel that a kept trace contains, because the kernel's file lacks it.
 //!
 //! While it boots and runs, Linux patches its code: alternatives for the features of the processor,
 //! static keys and calls, returns, and the calls of ftrace. So the file has other instructions than

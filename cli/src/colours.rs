@@ -8,7 +8,7 @@ use clap::builder::styling::{AnsiColor, Style};
 /// Set for a process whose output the user's pager shows, which is on a terminal.
 pub(crate) const PAGER_IN_USE: &str = "VBTS_PAGER_IN_USE";
 
-/// Whether what goes to standard output is to have colours.
+/// Returns whether reports on standard output have colours.
 pub(crate) fn are_wanted() -> bool {
     let variable = std::env::var_os;
     (stdout().is_terminal() || variable(PAGER_IN_USE).is_some())

@@ -11,7 +11,7 @@ pub enum Direction {
     Backward,
 }
 
-/// What the client wants to be executed until the next stop.
+/// Execution that the client requests up to the next stop.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resumption {
     /// Direction of execution.
@@ -24,7 +24,7 @@ pub struct Resumption {
     pub threads: Vec<(ThreadId, ThreadAction)>,
 }
 
-/// What one thread does.
+/// Action of one thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ThreadAction {
     /// Executes until something stops it, with this signal of Linux delivered first if the number
@@ -53,7 +53,7 @@ pub enum StopPoint {
         /// Linear address.
         address: u64,
     },
-    /// The same, as a hardware breakpoint: the client expects it to exist although no code is
+    /// A breakpoint by the hardware: the client expects it to exist although no code is
     /// mapped there yet.
     HardwareBreakpoint {
         /// Linear address.

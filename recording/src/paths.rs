@@ -193,7 +193,7 @@ mod tests {
         assert_eq!(read(&mut paths, 2).as_deref(), Some("usr/bin/ls"));
         walk(&mut paths, 2, 3, &[], 0);
         assert_eq!(read(&mut paths, 3).as_deref(), Some("usr/bin/ls"));
-        // The same fid for another file.
+        // The guest uses the fid for another file.
         walk(&mut paths, 0, 3, &["etc"], 1);
         assert_eq!(read(&mut paths, 3).as_deref(), Some("etc"));
         // The name at the end is missing on the server.

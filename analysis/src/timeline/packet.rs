@@ -51,7 +51,7 @@ pub(super) struct Interned {
 /// `EventName`.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct EventName {
-    /// It is not 0.
+    /// Identifier of the name, not 0.
     #[prost(uint64, tag = "1")]
     pub iid: u64,
     #[prost(string, tag = "2")]
@@ -83,7 +83,7 @@ pub(super) enum SliceKind {
 /// `TrackDescriptor`.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Track {
-    /// It is not 0.
+    /// Identifier of the track, not 0.
     #[prost(uint64, tag = "1")]
     pub uuid: u64,
     #[prost(message, optional, tag = "3")]

@@ -22,7 +22,7 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(3);
 pub(super) struct End {
     /// How it ended.
     pub summary: vbts_trace::Summary,
-    /// What the kernel's file lacks.
+    /// Events with the part of the kernel that its file lacks.
     pub kernel: Vec<vbts_trace::Event>,
 }
 

@@ -161,8 +161,8 @@ pub(crate) struct Standing {
     pub syscall: Vec<u8>,
 }
 
-/// Where a task stands: in a system call with its callers, and else with its last `branches`
-/// branches.
+/// Describes where a task stands: in a system call with its callers, and else with its last
+/// `branches` branches.
 pub(crate) fn of_standing(
     standing: &Standing,
     branches: usize,

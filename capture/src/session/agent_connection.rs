@@ -30,7 +30,7 @@ const DRAIN_TIME: Duration = Duration::from_secs(2);
 /// Index of the agent's port on its console device.
 pub(super) const AGENT_PORT: usize = 0;
 
-/// What ends a run before the program does.
+/// Cause that ends a run before the program does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndedBy {
     /// A signal or the time limit.
@@ -62,7 +62,7 @@ pub struct AgentConnection {
     alarm: Arc<Alarm>,
     /// The program was sent a signal.
     signalled: bool,
-    /// What ends the run, for which the guest was asked to drain its buffers.
+    /// Cause of the end of the run, for which the guest was asked to drain its buffers.
     ended_by: Option<EndedBy>,
     progress: Option<indicatif::ProgressBar>,
 }
@@ -114,7 +114,7 @@ impl AgentConnection {
         self.progress = Some(progress);
     }
 
-    /// What has ended the run before the program did.
+    /// Returns the cause that has ended the run before the program did.
     pub fn ended_by(&self) -> Option<EndedBy> {
         self.ended_by
     }

@@ -22,7 +22,7 @@ use crate::trace::TraceDirectory;
 const SOCKET: &str = "gdb.socket";
 const SCRIPT: &str = "start.gdb";
 
-/// What gdb executes first. `SOCKET` stands for the path of the socket.
+/// Commands that gdb executes first. `SOCKET` stands for the path of the socket.
 const COMMANDS: &str = include_str!("start.gdb");
 
 /// The program that debugs.
@@ -51,7 +51,7 @@ impl Address {
     /// The address of `--listen`.
     ///
     /// # Errors
-    /// It is none.
+    /// The text is no address.
     pub(super) fn parse(text: &str) -> Result<Self, Failure> {
         if text.contains('/') {
             return Ok(Self::Unix(text.into()));

@@ -15,7 +15,7 @@ use vbts_recording::{Access, Error, Header, Item, Paths, Reader};
 use super::{ReportArgs, process};
 use crate::recording::GuestFacts;
 
-/// What was read of a file.
+/// Amount of data that was read of a file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Amount {
     bytes: u64,

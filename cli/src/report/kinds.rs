@@ -33,7 +33,7 @@ pub(crate) struct Kind {
 }
 
 impl Kind {
-    /// Whether it is of the recording itself, which is not replayed for it.
+    /// Returns whether it is of the recording itself, which is not replayed for it.
     pub(crate) fn is_of_recording(&self) -> bool {
         self.name == INPUTS
     }
@@ -119,7 +119,7 @@ const FOR_PEOPLE: [&str; 12] = [
 ];
 
 impl Kind {
-    /// Whether people read the report on a terminal.
+    /// Returns whether people read the report on a terminal.
     pub(crate) fn is_for_people(&self) -> bool {
         FOR_PEOPLE.contains(&self.name)
     }

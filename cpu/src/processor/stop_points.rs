@@ -70,13 +70,13 @@ pub struct Watchpoint {
 }
 
 impl Watchpoint {
-    /// Whether the watched bytes and the `len` bytes at `la` overlap. Neither wraps around.
+    /// Returns whether the watched bytes and the `len` bytes at `la` overlap. Neither wraps around.
     fn overlaps(&self, la: u64, len: u64) -> bool {
         la < self.address.saturating_add(self.len) && self.address < la.saturating_add(len)
     }
 }
 
-/// Where a processor stops for a debugger.
+/// Places and accesses at which a processor stops for a debugger.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StopPoints {
     /// The breakpoints.
@@ -89,7 +89,7 @@ pub struct StopPoints {
 }
 
 impl StopPoints {
-    /// Whether the processor stops nowhere.
+    /// Returns whether the processor stops nowhere.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -135,7 +135,7 @@ pub(crate) struct ActiveStops {
     entered: BTreeSet<u64>,
 }
 
-/// Whether stop points in `space` apply to the address space `cr3`.
+/// Returns whether stop points in `space` apply to the address space `cr3`.
 fn applies(space: Option<u64>, cr3: u64) -> bool {
     space.is_none_or(|space| space == cr3)
 }
@@ -189,7 +189,7 @@ impl Cpu {
         stops.map_or_else(Vec::new, |stops| std::mem::take(&mut stops.causes))
     }
 
-    /// Whether the page of the instruction at `la` has a breakpoint, in any address space.
+    /// Returns whether the page of the instruction at `la` has a breakpoint, in any address space.
     #[inline]
     pub(crate) fn has_breakpoint_near(&self, la: u64) -> bool {
         let page = |address: u64| address >> 12 == la >> 12;
@@ -206,7 +206,7 @@ impl Cpu {
         stops.is_some_and(|stops| stops.entered.insert(gpa >> 12))
     }
 
-    /// Whether one of the `len` bytes from `la` on has a breakpoint, in any address space.
+    /// Returns whether one of the `len` bytes from `la` on has a breakpoint, in any address space.
     pub(crate) fn has_any_breakpoint_in(&self, la: u64, len: u64) -> bool {
         self.stops.as_ref().is_some_and(|stops| {
             let mut breakpoints = stops.points.breakpoints.iter();
@@ -214,7 +214,7 @@ impl Cpu {
         })
     }
 
-    /// Whether one of the `len` bytes from `la` on has a breakpoint in this address space.
+    /// Returns whether one of the `len` bytes from `la` on has a breakpoint in this address space.
     pub(crate) fn has_breakpoint_in(&self, la: u64, len: u64) -> bool {
         let cr3 = self.address_space();
         self.stops.as_ref().is_some_and(|stops| {
@@ -261,7 +261,7 @@ impl Cpu {
         (self.address_space(), la, self.gpr[gpr::RSP])
     }
 
-    /// Whether accesses to the page of `la` have to be compared with watchpoints.
+    /// Returns whether accesses to the page of `la` have to be compared with watchpoints.
     pub(crate) fn is_watched(&self, la: u64) -> bool {
         let stops = self.stops.as_ref();
         stops.is_some_and(|stops| stops.watches_page(la))

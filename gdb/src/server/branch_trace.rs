@@ -22,7 +22,7 @@ const MAX_SIZE: u32 = 24 << 20;
 /// Threads that are traced at the same time.
 const MAX_THREADS: usize = 4096;
 
-/// What the client has chosen.
+/// Settings of the client.
 #[derive(Debug)]
 pub(super) struct Settings {
     size: u32,
@@ -39,7 +39,7 @@ impl Default for Settings {
     }
 }
 
-/// What the client has read of a thread's branches.
+/// Position up to which the client has read a thread's branches.
 #[derive(Debug, Clone, Copy)]
 struct Progress {
     /// Position of the thread at the last read, or `None` if there are branches from before the

@@ -29,7 +29,7 @@ pub(super) struct OpenFiles {
     process: Option<u32>,
 }
 
-/// What an operation on files returns.
+/// Result of an operation on files.
 enum Answer {
     Number(usize),
     Data(Vec<u8>),

@@ -24,7 +24,7 @@ pub(crate) enum Feature {
     Control,
 }
 
-/// Where [`Registers`] has the value of a register.
+/// Place of the value of a register in [`Registers`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     General(usize),

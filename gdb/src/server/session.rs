@@ -13,7 +13,7 @@ use crate::registers::RegisterLayout;
 use crate::stop::{Stop, StopReason};
 use crate::target::{Capabilities, Result, Target, TargetError, ThreadId};
 
-/// How a session ended that did not fail.
+/// End of a session that did not fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SessionEnd {
     /// The client has detached from all processes.
@@ -80,7 +80,7 @@ pub fn serve<C: Connection>(
     Ok(end)
 }
 
-/// What follows from a packet.
+/// Consequence of a packet.
 #[derive(Debug)]
 pub(super) enum Outcome {
     Reply(Vec<u8>),
@@ -127,7 +127,7 @@ pub(super) struct Session<'t> {
     pub(super) thread_list: threads::Listing,
 }
 
-/// What the client understands.
+/// Features that the client understands.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Client {
     pub(super) multiprocess: bool,

@@ -81,7 +81,7 @@ fn debug(machine: &Machine, file: &Path, script: &Path) -> Result<Run> {
     machine::finish(command)
 }
 
-/// Whether the lines of `expected` are in `text`, in this order, apart from their spaces.
+/// Checks that the lines of `expected` are in `text`, in this order, apart from their spaces.
 fn check_order(text: &str, expected: &[&str]) -> Result<()> {
     let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let all = words(text);
@@ -237,7 +237,7 @@ delete\ncontinue\nwhen\ngoto start\ncontinue\nwhen\nreverse-continue\ncontinue\n
     let text = recorded.gdb(machine, commands)?;
     let expected = ["$1 = 150", "New value = 120 'x'", "$2 = 120 'x'"];
     check_order(&text, &expected)?;
-    // The same end, on three ways.
+    // Three ways lead to one end.
     let ends: Vec<&str> = text
         .lines()
         .filter(|line| line.contains("virtual time"))

@@ -103,7 +103,7 @@ fn listed(machine: &Machine) -> Result<()> {
     Ok(())
 }
 
-/// Whether the decompressed contents of a recording contain `text`.
+/// Returns whether the decompressed contents of a recording contain `text`.
 fn contains(recorded: &Recorded, text: &[u8]) -> Result<bool> {
     use vbts_recording::{Item, Reader};
     let (_, mut reader) = Reader::new(fs::File::open(recorded.file())?)?;

@@ -208,7 +208,7 @@ impl History {
         self.has_left = true;
     }
 
-    /// Whether the machine was changed since the last [`Self::seek`].
+    /// Returns whether the machine was changed since the last [`Self::seek`].
     pub fn has_left(&self) -> bool {
         self.has_left
     }
@@ -217,7 +217,7 @@ impl History {
         self.end.is_some_and(|(time, _)| machine.now() >= time)
     }
 
-    /// Whether a snapshot is so close to `time` that another one is not worth its memory.
+    /// Returns whether a snapshot is so close to `time` that another one is not worth its memory.
     fn has_near(&self, time: u64) -> bool {
         let from = time.saturating_sub(INTERVAL / 2);
         let near = self.snapshots.partition_point(|s| s.time <= from);

@@ -246,7 +246,8 @@ fn is_estimate(mnemonic: Mnemonic) -> bool {
     ["rcpps", "rcpss", "rsqrtps", "rsqrtss"].contains(&name)
 }
 
-/// Whether an instruction has a result whose last bit depends on the vendor (SDM Vol. 1 8.3.10).
+/// Returns whether an instruction has a result whose last bit depends on the vendor (SDM Vol. 1
+/// 8.3.10).
 fn is_transcendental(mnemonic: Mnemonic) -> bool {
     use Mnemonic::*;
     matches!(

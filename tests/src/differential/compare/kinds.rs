@@ -8,8 +8,8 @@ pub(super) fn may_be_too_long(instruction: &Instruction) -> bool {
     instruction.is_invalid() && instruction.len() + 9 > 15
 }
 
-/// Whether the last bits of an instruction's result depend on the vendor. Bytes that were changed
-/// can make one.
+/// Returns whether the last bits of an instruction's result depend on the vendor. Bytes that were
+/// changed can make one.
 pub(super) fn estimates(instruction: &Instruction) -> bool {
     use Mnemonic as M;
     matches!(

@@ -105,7 +105,7 @@ impl Real {
         }
     }
 
-    /// Whether the absolute value is below that of `other`.
+    /// Returns whether the absolute value is below that of `other`.
     pub(super) fn is_smaller(self, other: Self) -> bool {
         (self.exponent, self.significand) < (other.exponent, other.significand)
     }
@@ -196,7 +196,8 @@ impl Real {
         (kept + u128::from(is_up), is_up)
     }
 
-    /// Whether `rest`, in units of 2^-128 of the last bit, is rounded up (SDM Vol. 1 8.1.5.3).
+    /// Returns whether `rest`, in units of 2^-128 of the last bit, is rounded up (SDM Vol. 1
+    /// 8.1.5.3).
     fn rounds_up(self, rest: u128, is_odd: bool, fcw: u16) -> bool {
         const HALF: u128 = 1 << 127;
         match fcw >> 10 & 3 {
