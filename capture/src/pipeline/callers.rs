@@ -15,6 +15,9 @@ const MAX_INSTRUCTION: u64 = 15;
 /// The beginning of the name of the resolver, which jumps to the function that it has found. Other
 /// functions of the linker only call.
 const RESOLVER: &str = "_dl_runtime_";
+/// What follows the call of `_dl_start` in the dynamic linker, with a name of its own: it jumps to
+/// the program's entry point.
+const LINKER_START: &str = "_dl_start_user";
 /// Offset of a function's first byte.
 const ENTRY: u64 = 0;
 
@@ -37,6 +40,8 @@ struct Place {
     is_linkage: bool,
     /// Its function jumps to others, and does not call them.
     jumps: bool,
+    /// It is in the code of the dynamic linker that jumps to the program.
+    is_linker_start: bool,
 }
 
 /// The name of the function and the offset in it that a label begins with.
@@ -49,10 +54,12 @@ fn function(label: &str) -> Option<(&str, u64)> {
 fn place(label: &str) -> Place {
     let function = function(label);
     let is_linkage = function.is_some_and(|(name, _)| is_linkage(name));
+    let is_linker_start = function.is_some_and(|(name, _)| name == LINKER_START);
     Place {
         function: function.map(|(name, _)| name.trim_end_matches(".cold").to_owned()),
         is_entry: function.is_some_and(|(_, offset)| offset == ENTRY),
         is_linkage,
+        is_linker_start,
         jumps: is_linkage
             && function
                 .is_some_and(|(name, _)| name.starts_with(RESOLVER) || name.ends_with("plt")),
@@ -91,7 +98,11 @@ impl Callers {
                 let from = all.get(*call).map_or(0, |call| call.from);
                 (1..=MAX_INSTRUCTION).contains(&branch.to.wrapping_sub(from))
             };
-            if to.is_entry {
+            if to.is_linker_start {
+                // It has a name of its own, but is entered by the return of `_dl_start`.
+                this.open.clear();
+                to_linkage.clear();
+            } else if to.is_entry {
                 let mut call = at;
                 // The call that has led to the linkage leads to this function.
                 while from.jumps && to_linkage.last() == Some(&true) {
@@ -108,9 +119,11 @@ impl Callers {
                 to_linkage.clear();
             }
         }
-        let mut is_linkage =
-            |at: &usize| all.get(*at).is_some_and(|call| label(call.from).is_linkage);
-        this.open.retain(|at| !is_linkage(at));
+        let mut is_caller = |at: &usize| {
+            let from = all.get(*at).map(|call| label(call.from));
+            from.is_none_or(|from| !from.is_linkage && !from.is_linker_start)
+        };
+        this.open.retain(|at| is_caller(at));
         this
     }
 }

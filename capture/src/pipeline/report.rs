@@ -29,7 +29,7 @@ const USER_CS: u64 = 0x33;
 const REGISTERS_PER_LINE: usize = 4;
 
 /// Number of branches and of callers that a report about a crash shows.
-const SHOWN: usize = 32;
+const SHOWN: usize = 12;
 const SHOWN_CALLERS: usize = 16;
 
 /// `si_code` of a signal that the kernel has raised for an exception without an address.

@@ -1,6 +1,7 @@
 //! A run on a terminal without further options: the program's output, then a summary of a screen.
 //! The text of all branches would hide what the program has printed.
 
+use std::ffi::OsString;
 use std::io::{IsTerminal as _, stdin, stdout};
 use std::path::Path;
 
@@ -49,18 +50,29 @@ pub(super) fn main(args: &TraceArgs) -> Result<u8, Failure> {
         && !args.quiet
         && let Some(path) = kept
     {
-        say_next(&path);
+        say_next(&path, status, &args.program);
     }
     Ok(status)
 }
 
-/// Says where the trace is, and what can be asked of it.
-fn say_next(path: &Path) {
+/// Says where the trace is, and what can be asked of it after a run with this exit status.
+fn say_next(path: &Path, status: u8, program: &[OsString]) {
     let path = path.display();
-    say(format_args!(
+    let first = if status == 0 { "calls" } else { "tail" };
+    let mut text = format!(
         "the trace is in {path} until the next one. It answers, for example:\n  \
-         vbts report calls {path}\n  \
+         vbts report {first} {path}\n  \
          vbts report flamegraph --output flamegraph.svg {path}\n  \
          vbts report text {path} | less"
-    ));
+    );
+    let words: Option<Vec<&str>> = program.iter().map(|word| word.to_str()).collect();
+    // It was killed by a signal.
+    if status > 128
+        && let Some(program) = words.and_then(|words| shlex::try_join(words).ok())
+    {
+        text += &format!(
+            "\nTo go back from the crash in GDB, run it again:\n  vbts debug -- {program}"
+        );
+    }
+    say(text);
 }

@@ -108,10 +108,10 @@ fn abort(machine: &Machine) -> Result<()> {
         main.contains(" main+0x") && main.contains("aborts.c:13)"),
         "{stderr}"
     );
-    let branches = position("  its last 32 branches up to its call of abort:")?;
-    let shown = lines.get(branches + 1..branches + 33).unwrap_or_default();
+    let branches = position("  its last 12 branches up to its call of abort:")?;
+    let shown = lines.get(branches + 1..branches + 13).unwrap_or_default();
     let is_own = |line: &&&str| line.contains("aborts");
-    ensure!(shown.iter().filter(is_own).count() == 32, "{stderr}");
+    ensure!(shown.iter().filter(is_own).count() == 12, "{stderr}");
     ensure!(
         shown
             .last()

@@ -566,7 +566,7 @@ fn crash(machine: &Machine) -> Result<()> {
             "follow+0x0 (",
             ": mov dword ptr [rdi],0x1\n",
             "rdi    0000000000000010",
-            "its last 32 branches:",
+            "its last 12 branches:",
             "  called from:\n",
             "main+0x",
         ] {

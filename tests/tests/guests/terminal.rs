@@ -116,6 +116,20 @@ fn summary(machine: &Machine) -> Result<()> {
     ensure!(fs::metadata(&kept)?.len() > 1000, "no trace");
     let next = format!("vbts report calls {}", kept.display());
     ensure!(shown.contains(&next), "{shown}");
+    // A crash leaves what was asked for within a screen of 80 lines.
+    let mut command = machine.command(["trace", "--accel", machine.accel(), "--", "/bin/sh"]);
+    command
+        .args(["-c", "kill -SEGV $$"])
+        .env("XDG_CACHE_HOME", directory.path());
+    let (shown, status) = run(&command, &[])?;
+    ensure!(status == Some(139), "{status:?}: {shown}");
+    ensure!(shown.contains("vbts report tail"), "{shown}");
+    ensure!(
+        shown.contains("vbts debug -- /bin/sh -c 'kill -SEGV $$'"),
+        "{shown}"
+    );
+    let lines = shown.lines().count();
+    ensure!(lines < 80, "{lines} lines: {shown}");
     // A run without a trace does not show the one before.
     let mut command = machine.command(["trace", "--accel", machine.accel(), "--", "/nonexistent"]);
     command.env("XDG_CACHE_HOME", directory.path());
