@@ -14,7 +14,7 @@ const DISTRIBUTION: &str = "/usr/lib/debug/.build-id";
 
 /// Where separate debug files are.
 #[derive(Debug)]
-pub(crate) struct DebugFiles {
+pub struct DebugFiles {
     /// The cache of debuginfod's client, on this machine.
     cache: Option<Root>,
 }
@@ -30,7 +30,7 @@ pub fn debuginfod_cache() -> Option<PathBuf> {
 
 impl DebugFiles {
     /// The places on this machine.
-    pub(crate) fn of_environment() -> Self {
+    pub fn of_environment() -> Self {
         let cache = debuginfod_cache().and_then(|cache| Root::open(&cache).ok());
         Self { cache }
     }
@@ -40,7 +40,7 @@ impl DebugFiles {
     ///
     /// # Errors
     /// There is one, and it cannot be opened.
-    pub(crate) fn open(&self, root: &Root, build_id: &[u8]) -> io::Result<Option<File>> {
+    pub fn open(&self, root: &Root, build_id: &[u8]) -> io::Result<Option<File>> {
         let Some((first, rest)) = build_id.split_at_checked(1) else {
             return Ok(None);
         };

@@ -56,7 +56,7 @@ mod unnamed;
 
 pub use by_file::FileSymbols;
 pub use connection::COMMAND;
-pub use debug_files::debuginfod_cache;
+pub use debug_files::{DebugFiles, debuginfod_cache};
 pub use files::{INLINED, InlinedAt};
 pub use kernel_image::{KernelFunction, KernelImage, is_function_type};
 pub use mapped_files::{MappedFiles, Problem, Problems};

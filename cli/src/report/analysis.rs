@@ -7,8 +7,9 @@ use anyhow::{Context as _, anyhow};
 use indicatif::ProgressBar;
 use vbts_trace::profile::Watch;
 
-use super::files::{Source, Trace, temporary_file};
+use super::files::{Source, Trace};
 use super::problems::say_problems;
+use super::process::temporary_file;
 use super::{ReportArgs, process};
 use crate::colours::{self, Coloured};
 use crate::progress::progress;

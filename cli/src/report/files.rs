@@ -8,12 +8,12 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use anyhow::{Context as _, anyhow};
-use rustix::fs::{MemfdFlags, Mode, OFlags};
 use vbts_protocol::Scope;
 use vbts_trace::{Event, Reader};
 
 use super::ReportArgs;
 use super::kernel::{Kernel, NO_KERNEL_NAMES};
+use super::process::temporary_file;
 use super::tasks::TaskPattern;
 use crate::own_program;
 use vbts_analysis::{CodeFiles, MemoryCode};
@@ -97,15 +97,6 @@ impl Filter {
         let reader = Reader::new(BufReader::new(to)).map_err(anyhow::Error::from)?;
         Ok((reader, notes))
     }
-}
-
-/// A file without a name, for what may not fit into memory.
-pub(super) fn temporary_file() -> rustix::io::Result<File> {
-    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-    let file = rustix::fs::open(std::env::temp_dir(), flags, Mode::RUSR | Mode::WUSR);
-    // Some file systems have no such files.
-    let in_memory = |_| rustix::fs::memfd_create("vbts-report", MemfdFlags::CLOEXEC);
-    Ok(file.or_else(in_memory)?.into())
 }
 
 impl TraceFile {

@@ -9,7 +9,7 @@ use vbts_host::output::Output;
 use super::ReportArgs;
 use super::analysis::{counted, diff, limit, of_function, of_module, perf, timeline, watched};
 use super::branches::{Shown, show};
-use super::inputs;
+use super::{build_ids, inputs};
 use crate::options::{name_of, one_of};
 
 /// The report of a recording that needs no replay.
@@ -140,7 +140,7 @@ const fn row(
 }
 
 #[rustfmt::skip]
-static KINDS: [Kind; 29] = [
+static KINDS: [Kind; 30] = [
     row("text", "For people: one line a branch, with functions and source lines", &[Processor, Sched],
         |args, output| show(Shown::Text, args, output)),
     row("json", "One JSON object a line", &[Processor, Sched],
@@ -197,6 +197,8 @@ static KINDS: [Kind; 29] = [
         |args, output| watched(args, output, Tail::new(args.steps.unwrap_or(STEPS), args.raw_frames), |trace, out| analysis::tail(&mut trace.profile, out))),
     row("where", "The stack of the task of the last branch: with --to or --time, that at this moment", &[NoInline, RawFrames, ShortNames],
         |args, output| watched(args, output, Stacks::default(), |trace, out| analysis::moment(&mut trace.profile, out))),
+    row("build-ids", "Build IDs of the executed files, as perf buildid-list shows them", &[],
+        build_ids::show),
     row(INPUTS, "What a recording contains: files, environment, standard input", &[Json],
         inputs::show),
 ];

@@ -6,12 +6,15 @@
 //! | `branches` | reports that show branches one after the other |
 //! | `analysis`, `problems` | reports that count first, and what they lack |
 //! | `files`, `kernel`, `tasks` | the trace, the traced files and kernel, the tasks |
+//! | `build_ids`, `debuginfod` | which files were executed; their debugging information |
 //! | `inputs` | what a recording contains |
 //! | `process` | the process that makes the report |
 //! | `request` | a report as `vbts trace --report` asks for it |
 
 mod analysis;
 mod branches;
+mod build_ids;
+mod debuginfod;
 mod files;
 mod inputs;
 mod kernel;
@@ -48,7 +51,7 @@ Exit status:
   0    the report is complete
   124  --timeout was reached
   125  bad usage, or the trace cannot be read, or the output fails
-  126  this host cannot confine the process as --sandbox says
+  126  this host cannot confine the process as --sandbox says, or has no debuginfod-find
   128+n  signal n has ended the report
 A report that is not complete leaves no part of itself in the file that --output names.";
 
@@ -104,6 +107,10 @@ pub(crate) struct ReportArgs {
     /// Directory in which the traced files are looked up for names
     #[arg(long, value_name = "DIR", default_value = "/")]
     pub root: PathBuf,
+    /// First ask the servers of DEBUGINFOD_URLS for the debugging information that is not here,
+    /// with debuginfod-find
+    #[arg(long)]
+    pub debuginfod: bool,
     /// The guest kernel, for the names of its functions (default: the one that was traced)
     #[arg(long, value_name = "FILE")]
     pub kernel: Option<PathBuf>,
@@ -176,6 +183,12 @@ pub(crate) fn main(args: &ReportArgs) -> Result<u8, Failure> {
     }
     uses.check()?;
     args.check_options()?;
+    if args.debuginfod {
+        let status = debuginfod::fetch(args)?;
+        if status != 0 {
+            return Ok(status);
+        }
+    }
     process::run(args.output.as_deref(), args.timeout, |output| {
         (args.what.make)(args, output)?;
         Ok(0)
@@ -214,6 +227,7 @@ impl ReportArgs {
             sandbox: SandboxMode::default(),
             scope: None,
             root: "/".into(),
+            debuginfod: false,
             kernel: None,
             system_map: None,
             limit: None,

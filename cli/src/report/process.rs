@@ -3,12 +3,14 @@
 //! itself as `vbts trace` does. The process that has started it reads nothing. That one ends it at
 //! the time limit and at a signal, and leaves no part of an answer.
 
-use std::io::{IsTerminal as _, Write as _, stderr};
+use std::fs::File;
+use std::io::{IsTerminal as _, Read as _, Seek as _, Write as _, stderr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use rustix::fs::{MemfdFlags, Mode, OFlags};
 use rustix::process::Resource;
 
 use vbts_host::child::{Child, End};
@@ -20,6 +22,15 @@ use vbts_vmm::config::SandboxMode;
 
 /// Memory in bytes of the process, without its program and what it maps of files.
 const MAX_MEMORY: u64 = 2 << 30;
+
+/// A file without a name, for what may not fit into memory.
+pub(super) fn temporary_file() -> rustix::io::Result<File> {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let file = rustix::fs::open(std::env::temp_dir(), flags, Mode::RUSR | Mode::WUSR);
+    // Some file systems have no such files.
+    let in_memory = |_| rustix::fs::memfd_create("vbts-report", MemfdFlags::CLOEXEC);
+    Ok(file.or_else(in_memory)?.into())
+}
 
 /// What a report is written to.
 struct Destination {
@@ -67,6 +78,36 @@ pub(super) fn run(
     work: impl FnOnce(Output) -> Result<u8, Failure>,
 ) -> Result<u8, Failure> {
     let destination = Destination::open(path).map_err(OutputError::into_failure)?;
+    run_to(destination, limit, work)
+}
+
+/// Lets another process make a report with `work`, and returns it, with the exit status.
+///
+/// # Errors
+/// The host has no temporary files, or a signal or the time limit has ended the report.
+pub(super) fn read(
+    limit: Duration,
+    work: impl FnOnce(Output) -> Result<u8, Failure>,
+) -> Result<(u8, Vec<u8>), Failure> {
+    const CANNOT_READ: &str = "Cannot use a temporary file";
+    let mut file = temporary_file().context(CANNOT_READ)?;
+    let destination = Destination {
+        file: None,
+        output: Output::new(file.try_clone().context(CANNOT_READ)?, "a temporary file"),
+    };
+    let status = run_to(destination, limit, work)?;
+    let mut text = Vec::new();
+    file.rewind().context(CANNOT_READ)?;
+    file.read_to_end(&mut text).context(CANNOT_READ)?;
+    Ok((status, text))
+}
+
+/// Lets another process make a report for `destination`.
+fn run_to(
+    destination: Destination,
+    limit: Duration,
+    work: impl FnOnce(Output) -> Result<u8, Failure>,
+) -> Result<u8, Failure> {
     let held = HeldSignals::hold();
     let child = Child::start().context("Cannot start a process for the report")?;
     let Some(child) = child else {

@@ -7,6 +7,7 @@ mod build_ids;
 mod call_trace;
 mod counts;
 mod coverage;
+mod debuginfod;
 mod different_branch;
 mod forks;
 mod generated;
@@ -43,6 +44,7 @@ fn trials(module: &str) -> Vec<Trial> {
             ("callgrind_of_programs", counts::callgrind_of_programs),
             ("gcov", coverage::gcov),
             ("llvm_cov", coverage::llvm_cov),
+            ("debuginfod_is_asked", debuginfod::fetches),
             ("debug_information", coverage::debug_information),
             ("genhtml", coverage::genhtml),
             ("kinds_of_calls", counts::kinds_of_calls),

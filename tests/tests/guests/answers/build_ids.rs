@@ -103,6 +103,16 @@ pub(super) fn changed_source(machine: &Machine) -> Result<()> {
     Ok(())
 }
 
+/// Moves the debugging information of `program` to the file `to`.
+pub(super) fn separate(program: &Path, to: &Path) -> Result<()> {
+    for (option, to) in [("--only-keep-debug", to), ("--strip-all", program)] {
+        let mut command = tool("objcopy", &[option])?;
+        command.args([program, to]);
+        machine::finish(command)?.expect(0)?;
+    }
+    Ok(())
+}
+
 /// A stripped program has the lines of the debug file that debuginfod's client has fetched.
 pub(super) fn debuginfod(machine: &Machine) -> Result<()> {
     let Traced {
@@ -115,14 +125,7 @@ pub(super) fn debuginfod(machine: &Machine) -> Result<()> {
     let whole = report(machine, &words, &trace)?;
     let place = directory.path().join("cache").join(build_id(&program)?);
     std::fs::create_dir_all(&place)?;
-    let strip = |option: &str, to: &Path| -> Result<()> {
-        let mut command = tool("objcopy", &[option])?;
-        command.args([&program, to]);
-        machine::finish(command)?.expect(0)?;
-        Ok(())
-    };
-    strip("--only-keep-debug", &place.join("debuginfo"))?;
-    strip("--strip-all", &program)?;
+    separate(&program, &place.join("debuginfo"))?;
     let lines = |cache: &Path| -> Result<machine::Run> {
         let mut command: Command = machine.command(["report"]);
         command
