@@ -31,6 +31,7 @@ topics! {
     "trace-a-kernel": "guide/trace-a-kernel.md";
     "record-and-replay": "guide/record-and-replay.md";
     "debug-a-recording": "guide/debug-a-recording.md";
+    "other-debuggers": "guide/other-debuggers.md";
     "record-a-machine": "guide/record-a-machine.md";
     "test-a-kernel": "guide/test-a-kernel.md";
     "run-debian": "guide/run-debian.md";

@@ -59,7 +59,7 @@ impl Drop for Server {
     }
 }
 
-/// `--debuginfod` fetches what a stripped program lacks, and the reports are those of the whole one.
+/// `--debuginfod` fetches what a stripped program lacks: the report is that of the whole one.
 pub(super) fn fetches(machine: &Machine) -> Result<()> {
     let Traced {
         directory,
