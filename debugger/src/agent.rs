@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
 use vbts_capture::RecordedInput;
 use vbts_devices::virtio::console::Console;
 use vbts_devices::virtio::mmio::MmioTransport;
@@ -19,7 +20,7 @@ const MAX_PROCESSES: usize = 1 << 12;
 const MAX_OUTPUT: usize = 1 << 20;
 
 /// A process that the agent has told of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Started {
     /// Number of the process, and of its first thread.
     pub process: u32,
@@ -28,7 +29,7 @@ pub(crate) struct Started {
 }
 
 /// A task that a signal has killed for what its instruction did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Crashed {
     /// Number of the thread.
     pub thread: u32,

@@ -18,6 +18,7 @@ use vbts_vmm::machine::Machine;
 
 use crate::agent::{Agent, AgentPort};
 use crate::backward::Search;
+use crate::kept::SnapshotFiles;
 use crate::layout::Layout;
 use crate::replay::{EventKind, Outcome, Replay};
 use crate::tasks::Tasks;
@@ -38,7 +39,7 @@ const CS: usize = 1;
 const USER32_CS: u16 = 0x23;
 
 /// Parts of a replay that a debugger needs.
-#[derive(Debug)]
+#[expect(missing_debug_implementations, reason = "one is a function")]
 pub struct Parts<'a> {
     /// The machine, before its first run.
     pub machine: Machine,
@@ -52,6 +53,10 @@ pub struct Parts<'a> {
     pub kernel: &'a [u8],
     /// Maximum size in bytes of the snapshots.
     pub snapshots: usize,
+    /// The files for snapshots, which may outlast the session.
+    pub kept: Option<SnapshotFiles>,
+    /// Is told of the virtual time in ns and of the instructions of the first run.
+    pub progress: &'a mut dyn FnMut(u64, u64),
     /// The distance of `main` from the entry point of the program, if it is known.
     pub main: Option<u64>,
     /// The client reads the program and its libraries on its own host. Another one would ask for
@@ -110,7 +115,14 @@ impl Debugger {
             .into());
         };
         let agent = Agent::new(parts.port, parts.device, parts.inputs);
-        let replay = Replay::run_through(parts.machine, agent, layout, parts.snapshots)?;
+        let replay = Replay::open(
+            parts.machine,
+            agent,
+            layout,
+            parts.snapshots,
+            parts.kept.as_ref(),
+            parts.progress,
+        )?;
         let Some(program) = replay.agent.program else {
             return Err(anyhow!("the program of the recording has not started").into());
         };
@@ -145,6 +157,7 @@ impl Debugger {
         if let (None, Some(main)) = (debugger.crash, parts.main) {
             debugger.go_to_main(main)?;
         }
+        debugger.replay.keep(parts.kept, debugger.begin);
         Ok(debugger)
     }
 

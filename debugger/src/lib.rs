@@ -14,6 +14,7 @@
 //! | `tasks` | threads, registers and memory at the present position |
 //! | `agent` | the connection to the guest's agent |
 //! | `replay` | runs to a position, and the events of the run |
+//! | `kept` | the snapshots in a file, for later sessions |
 //! | `debugger` | a process under debug, and where it can be |
 //! | `forward`, `backward` | execution up to the next stop |
 //! | `stops` | stop points of the client, and their conditions |
@@ -27,6 +28,7 @@ mod backward;
 mod branches;
 mod debugger;
 mod forward;
+mod kept;
 mod layout;
 mod monitor;
 mod program;
@@ -37,4 +39,5 @@ mod tasks;
 
 pub use agent::AgentPort;
 pub use debugger::{Debugger, Parts};
+pub use kept::{SnapshotFile, SnapshotFiles};
 pub use program::distance_of_main;

@@ -1,6 +1,7 @@
 //! A replay that a debugger drives: it runs to stop points and to times, and knows the events of
 //! the whole run.
 
+use serde::{Deserialize, Serialize};
 use vbts_cpu::state::gpr;
 use vbts_cpu::{BranchLog, Breakpoint, Cpu, Probe, StopCause, StopPoints};
 use vbts_gdb::ThreadId;
@@ -8,6 +9,7 @@ use vbts_host::exit::Failure;
 use vbts_vmm::machine::{End, History, Machine};
 
 use crate::agent::Agent;
+use crate::kept::SnapshotFiles;
 use crate::layout::Layout;
 use crate::tasks::Tasks;
 
@@ -22,6 +24,8 @@ const EVENT_EXIT: u64 = 6;
 const SIGTRAP: u64 = 5;
 /// Events of a run behind which signals are not noted any more.
 const MAX_SIGNALS: usize = 1 << 20;
+/// Virtual time in ns between two reports of progress.
+const PROGRESS_INTERVAL: u64 = 50_000_000;
 /// Number of the system call `exit_group`.
 const EXIT_GROUP: u64 = 231;
 
@@ -34,7 +38,7 @@ pub(crate) struct TaskEvent {
     pub kind: EventKind,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum EventKind {
     /// The thread gets a signal: its number, and its `siginfo_t`.
     Signal(u8, Vec<u8>),
@@ -47,8 +51,8 @@ pub(crate) enum EventKind {
 /// A replay of a recording.
 #[derive(Debug)]
 pub(crate) struct Replay {
-    machine: Machine,
-    history: History,
+    pub machine: Machine,
+    pub history: History,
     pub agent: Agent,
     layout: Layout,
     /// The events of all threads that the agent traces, oldest first.
@@ -57,15 +61,23 @@ pub(crate) struct Replay {
     points: Option<StopPoints>,
     /// Virtual time in ns of the end of the run.
     pub end: u64,
+    /// The snapshots come from an earlier session.
+    pub is_loaded: bool,
 }
 
 impl Replay {
-    /// Runs the replay to its end, and notes the events on the way.
-    pub(crate) fn run_through(
+    /// Begins a replay that knows the events and the end of the whole run: from the snapshots of an
+    /// earlier session in `kept`, or because it runs to the end once and tells `progress`.
+    ///
+    /// # Errors
+    /// The replay differs from the recording.
+    pub(crate) fn open(
         machine: Machine,
         agent: Agent,
         layout: Layout,
         snapshots: usize,
+        kept: Option<&SnapshotFiles>,
+        progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, Failure> {
         let mut replay = Self {
             machine,
@@ -75,25 +87,40 @@ impl Replay {
             events: Vec::new(),
             points: None,
             end: u64::MAX,
+            is_loaded: false,
         };
+        replay.machine.enter_sandbox()?;
+        if let Some(files) = kept
+            && let Some(old) = &files.old
+            && replay.load(old, &files.key)?
+        {
+            return Ok(replay);
+        }
+        replay.run_through(progress)?;
+        Ok(replay)
+    }
+
+    /// Runs the replay to its end, and notes the events on the way.
+    fn run_through(&mut self, progress: &mut dyn FnMut(u64, u64)) -> Result<(), Failure> {
         let points = StopPoints {
             breakpoints: vec![Breakpoint {
-                address: replay.layout.ptrace_stop,
+                address: self.layout.ptrace_stop,
                 space: None,
             }],
             ..StopPoints::default()
         };
         loop {
-            match replay.run(u64::MAX, &points) {
-                Ok(Outcome::Stopped(_)) => replay.note_event(),
-                Ok(Outcome::Paused) => {}
+            let until = self.now().saturating_add(PROGRESS_INTERVAL);
+            match self.run(until, &points) {
+                Ok(Outcome::Stopped(_)) => self.note_event(),
+                Ok(Outcome::Paused) => progress(self.now(), self.instructions()),
                 // A guest that crashed has reached its end, too.
                 Ok(Outcome::Ended) | Err(Failure::Guest { .. }) => break,
                 Err(failure) => return Err(failure),
             }
         }
-        replay.end = replay.now();
-        Ok(replay)
+        self.end = self.now();
+        Ok(())
     }
 
     /// Notes why the current task waits for its tracer: the arguments of

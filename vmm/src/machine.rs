@@ -12,7 +12,7 @@ mod state;
 mod stop_points;
 mod virtual_time;
 
-pub use history::{History, ReplayObserver};
+pub use history::{History, ReplayObserver, SnapshotFileError, SnapshotKey};
 pub use state::{MachineState, MachineStateError};
 
 use std::io;
@@ -20,6 +20,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
 use vbts_cpu::{
     Activity, ArchState, BranchLog, Cpu, HostClock, Model, NativeListener, NativeOptions,
     NativeStats, SoftCpu, Topology, Usage,
@@ -42,7 +43,7 @@ use virtual_time::Schedule;
 const MAX_SLEEPS_WITH_INTERRUPTS_OFF: u32 = 64;
 
 /// How the run ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum End {
     /// The guest wrote this status to the exit port.
     Status(u8),
@@ -410,6 +411,27 @@ impl Machine {
             (Ok(_), Some(error)) => Err(self.name_interruption(error.into_failure())),
             (Ok(end), None) => Ok(end),
             (Err(failure), _) => Err(self.name_interruption(failure)),
+        }
+    }
+
+    /// Starts the threads of a run on virtual time, and enters the sandbox, which the first run
+    /// would do: for what is read before and is not trusted.
+    ///
+    /// # Errors
+    /// The host starts no thread, or cannot confine the process.
+    pub fn enter_sandbox(&mut self) -> Result<(), Failure> {
+        self.alarm.start_timer()?;
+        let confined = self.confine();
+        self.alarm.end_run();
+        confined
+    }
+
+    /// Enters the sandbox, if there is one to enter. From here on the process creates no descriptor
+    /// for itself and starts no thread.
+    fn confine(&mut self) -> Result<(), Failure> {
+        match self.sandbox.take() {
+            Some(sandbox) => sandbox.enter(),
+            None => Ok(()),
         }
     }
 

@@ -4,9 +4,11 @@
 //! |---|---|
 //! | `client` | gdb, connected, or the address at which another client connects |
 //! | `session` | the process with the replay, which serves the client |
+//! | `snapshots` | the files with snapshots, for later sessions |
 
 mod client;
 mod session;
+mod snapshots;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

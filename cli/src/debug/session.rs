@@ -14,8 +14,9 @@ use vbts_host::exit::Failure;
 use vbts_protocol::PORT_NAME;
 use vbts_vmm::launch::Launch;
 
-use super::DebugArgs;
 use super::client::{Listener, find};
+use super::{DebugArgs, snapshots};
+use crate::progress::progress;
 use crate::recording::OldRecording;
 
 /// A connection that uses the system calls of files, which the sandbox allows.
@@ -66,6 +67,11 @@ pub(super) fn serve(args: &DebugArgs, file: &Path, listener: Listener) -> Result
         )
         .into());
     }
+    // A temporary recording has no other session.
+    let kept = match &args.file {
+        Some(file) => snapshots::open(file)?,
+        None => None,
+    };
     // gdb that is started here has `set sysroot /`.
     let client_has_files = args.listen.is_none();
     let connection = Stream(listener.accept()?);
@@ -81,16 +87,27 @@ pub(super) fn serve(args: &DebugArgs, file: &Path, listener: Listener) -> Result
         .add_console(vec![ConsolePort::named(PORT_NAME, Box::new(port.clone()))])?;
     launch.add_replayed_shares(&recording.facts.shares)?;
     let machine = launch.boot(&recording.kernel)?;
-    let mut debugger = Debugger::start(Parts {
+    let bar = progress("{elapsed} {msg}", !args.quiet);
+    let started = Debugger::start(Parts {
         machine,
         port,
         device,
         inputs: recording.inputs.clone(),
         kernel: recording.kernel.image(),
         snapshots: usize::try_from(args.snapshots.0).unwrap_or(usize::MAX),
+        kept,
+        progress: &mut |time, instructions| {
+            let seconds = time as f64 / 1e9;
+            let millions = instructions / 1_000_000;
+            bar.set_message(format!(
+                "replaying: {seconds:.1} s of virtual time, {millions} million instructions"
+            ));
+        },
         main,
         client_has_files,
-    })?;
+    });
+    bar.finish_and_clear();
+    let mut debugger = started?;
     debugger.serve(connection)?;
     Ok(0)
 }

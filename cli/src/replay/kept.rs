@@ -1,11 +1,10 @@
 //! Traces of recordings, which are kept in the user's cache: the first question about a recording
 //! replays it, and the second one does not.
 
-use std::fs::{self, File, FileTimes};
+use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hasher as _};
 use std::io::{BufReader, Read as _};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 use anyhow::{Context as _, anyhow};
 use vbts_host::exit::Failure;
@@ -100,9 +99,7 @@ fn trace_of(
     };
     let path = directory.join(&name);
     if let Ok(file) = File::options().append(true).open(&path) {
-        // The traces that were not used for the longest time are removed first.
-        let used = FileTimes::new().set_accessed(SystemTime::now());
-        file.set_times(used).context("Cannot use the cache")?;
+        cache::note_use(&file).context("Cannot use the cache")?;
         return Ok(path);
     }
     // A second process may make the same trace.
@@ -116,7 +113,7 @@ fn trace_of(
         let _ = fs::remove_file(&unfinished);
     }
     made?;
-    shrink(&directory, &path, MAX_SIZE);
+    cache::shrink(&directory, &path, MAX_SIZE);
     Ok(path)
 }
 
@@ -177,47 +174,9 @@ fn replay(args: &ReportArgs, recording: &Path, scope: Scope, path: &Path) -> Res
     }
 }
 
-/// Removes traces until those that are left have at most `limit` bytes, but not `newest`.
-fn shrink(directory: &Path, newest: &Path, limit: u64) {
-    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    let mut kept: Vec<_> = entries
-        .filter_map(|entry| {
-            let metadata = entry.metadata().ok()?;
-            Some((metadata.accessed().ok()?, metadata.len(), entry.path()))
-        })
-        .filter(|(.., path)| path != newest)
-        .collect();
-    kept.sort();
-    let mut size: u64 = kept.iter().map(|(_, len, _)| len).sum();
-    for (_, len, path) in kept {
-        if size <= limit {
-            return;
-        }
-        size -= len;
-        // Another process may have removed it.
-        let _ = fs::remove_file(path);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
-
-    #[test]
-    fn the_traces_that_were_not_used_for_longest_are_removed() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = |name: &str| directory.path().join(name);
-        for (name, age) in [("old", 30), ("used", 10), ("older", 40), ("newest", 50)] {
-            let mut file = File::create(path(name)).unwrap();
-            std::io::Write::write_all(&mut file, &[0; 100]).unwrap();
-            let used = SystemTime::now() - Duration::from_secs(age);
-            file.set_times(FileTimes::new().set_accessed(used)).unwrap();
-        }
-        shrink(directory.path(), &path("newest"), 150);
-        let left = ["old", "used", "older", "newest"].map(|name| path(name).exists());
-        assert_eq!(left, [false, true, false, true]);
-    }
 
     #[test]
     fn the_name_of_a_trace_tells_recording_and_branches() {

@@ -10,6 +10,7 @@ use libtest_mimic::Trial;
 use tempfile::TempDir;
 use vbts_tests::machine::{self, Machine, Run, Skip, TestModule};
 
+mod kept;
 mod records;
 
 inventory::submit! { TestModule::new(module_path!(), trials) }
@@ -76,8 +77,9 @@ fn both(run: &Run) -> String {
 fn debug(machine: &Machine, file: &Path, script: &Path) -> Result<Run> {
     let mut command = machine.command(["debug", "--batch", "-x"]);
     command.arg(script).arg(file);
-    // Nothing of the user's changes the session.
+    // Nothing of the user's changes the session, which keeps nothing.
     command.env("HOME", "/nonexistent");
+    command.env("XDG_CACHE_HOME", "/dev/null");
     machine::finish(command)
 }
 

@@ -16,6 +16,8 @@
 //! limit, those are dropped whose neighbours are closest to each other, in relation to the distance
 //! from the present: their density falls with the distance.
 
+mod file;
+mod selection;
 mod snapshot;
 
 use vbts_devices::DmaObserver;
@@ -23,6 +25,7 @@ use vbts_host::exit::Failure;
 
 use super::{End, Machine, RunObserver};
 use crate::memory::PageVersions;
+pub use file::{SnapshotFileError, SnapshotKey};
 use snapshot::Snapshot;
 
 /// Interval in ns of virtual time at which a run takes snapshots.
@@ -66,6 +69,8 @@ pub struct History {
     end: Option<(u64, End)>,
     /// The machine was changed, and is not at a position of the replay.
     has_left: bool,
+    /// See [`Self::executed`].
+    executed: u64,
 }
 
 impl History {
@@ -80,6 +85,7 @@ impl History {
             devices: None,
             end: None,
             has_left: false,
+            executed: 0,
         }
     }
 
@@ -112,7 +118,10 @@ impl History {
                 return Ok(None);
             }
             let mark = (now / INTERVAL + 1).saturating_mul(INTERVAL);
-            if let Some(end) = machine.run_until(mark.min(until), observer)? {
+            let before = machine.instructions();
+            let ended = machine.run_until(mark.min(until), observer);
+            self.executed += machine.instructions() - before;
+            if let Some(end) = ended? {
                 if !self.has_left && end != End::Stop {
                     self.end = Some((machine.now(), end));
                 }
@@ -192,6 +201,12 @@ impl History {
     /// The virtual time in ns of the end of the run, once it was reached, and how it ended.
     pub fn end(&self) -> Option<(u64, End)> {
         self.end
+    }
+
+    /// Instructions that the machine has executed in all runs of this history. Those that it has
+    /// executed again count again.
+    pub fn executed(&self) -> u64 {
+        self.executed
     }
 
     /// Size in bytes of all snapshots, about.

@@ -93,30 +93,34 @@ impl MachineState {
     pub fn now(&self) -> u64 {
         self.schedule.now
     }
+}
 
-    /// Whether no calculation with the counts and times of the state overflows.
-    fn has_possible_times(&self) -> bool {
-        let possible = |processor: &ArchState| {
-            let progress = &processor.progress;
-            let usage = &progress.usage;
-            let counts = [
-                progress.instructions,
-                progress.skipped,
-                progress.idle_cycles,
-                usage.traced_user,
-                usage.traced_kernel,
-                usage.user,
-                usage.kernel,
-            ];
-            // A sum of four is the most that is computed, and of all processors.
-            let most = MAX_DEADLINE / 4 / self.processors.len() as u64;
-            let mut counts = counts.iter().chain(&progress.branches);
-            counts.all(|count| *count < most)
-                && progress.spin.since <= progress.instructions
-                && progress.instructions + progress.skipped <= self.schedule.now
-        };
-        self.schedule.is_possible(self.processors.len()) && self.processors.iter().all(possible)
-    }
+/// Returns whether no calculation with the counts and times of a machine overflows.
+pub(super) fn has_possible_times<'a>(
+    schedule: &Schedule,
+    mut processors: impl ExactSizeIterator<Item = &'a ArchState>,
+) -> bool {
+    let count = processors.len();
+    let possible = |processor: &ArchState| {
+        let progress = &processor.progress;
+        let usage = &progress.usage;
+        let counts = [
+            progress.instructions,
+            progress.skipped,
+            progress.idle_cycles,
+            usage.traced_user,
+            usage.traced_kernel,
+            usage.user,
+            usage.kernel,
+        ];
+        // A sum of four is the most that is computed, and of all processors.
+        let most = MAX_DEADLINE / 4 / count as u64;
+        let mut counts = counts.iter().chain(&progress.branches);
+        counts.all(|count| *count < most)
+            && progress.spin.since <= progress.instructions
+            && progress.instructions + progress.skipped <= schedule.now
+    };
+    schedule.is_possible(count) && processors.all(possible)
 }
 
 impl Machine {
@@ -162,7 +166,7 @@ impl Machine {
                 present: describe(present, self.model()),
             });
         }
-        if !state.has_possible_times() {
+        if !has_possible_times(&state.schedule, state.processors.iter()) {
             return Err(MachineStateError::Time);
         }
         state.memory.restore(&self.memory)?;

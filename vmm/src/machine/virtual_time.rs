@@ -88,10 +88,7 @@ impl Machine {
         pause: u64,
         observer: &mut dyn RunObserver,
     ) -> Result<Option<End>, Failure> {
-        // From here on the process creates no descriptor for itself and starts no thread.
-        if let Some(sandbox) = self.sandbox.take() {
-            sandbox.enter()?;
-        }
+        self.confine()?;
         if self.schedule.now >= pause {
             return Ok(None);
         }

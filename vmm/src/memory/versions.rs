@@ -1,6 +1,6 @@
 //! Versions of the pages of guest memory at several times.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use super::PAGE;
@@ -15,7 +15,7 @@ pub(crate) type Page = [u8; PAGE as usize];
 pub(crate) const ZEROS: Page = [0; PAGE as usize];
 
 /// The contents of a page from a time on; `None` is zeros.
-type Contents = Option<Arc<Page>>;
+pub(crate) type Contents = Option<Arc<Page>>;
 
 /// The versions of pages, each from a time on. A page has zeros before its first version.
 #[derive(Debug, Default)]
@@ -37,7 +37,13 @@ impl PageVersions {
         }
     }
 
-    fn find(&self, gpa: u64, time: u64) -> Option<&Arc<Page>> {
+    /// The addresses of the pages with a version, lowest first.
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = u64> {
+        self.pages.keys().copied()
+    }
+
+    /// The contents of the page at `gpa` at `time`; `None` is zeros.
+    pub(crate) fn find(&self, gpa: u64, time: u64) -> Option<&Arc<Page>> {
         let versions = self.pages.get(&gpa)?;
         let later = versions.partition_point(|(from, _)| *from <= time);
         let (_, contents) = versions.get(later.checked_sub(1)?)?;
@@ -61,6 +67,18 @@ impl PageVersions {
             self.insert(gpa, time, contents);
         }
         !has
+    }
+
+    /// Adds versions as (guest-physical address, time, contents). Those of a page are in order, and
+    /// later than all that it has. They may share contents.
+    pub(crate) fn extend(&mut self, versions: impl Iterator<Item = (u64, u64, Contents)>) {
+        for (gpa, time, contents) in versions {
+            self.pages.entry(gpa).or_default().push((time, contents));
+            self.count += 1;
+        }
+        let contents = self.pages.values().flatten();
+        let contents = contents.filter_map(|(_, contents)| contents.as_ref().map(Arc::as_ptr));
+        self.contents = contents.collect::<HashSet<_>>().len();
     }
 
     fn insert(&mut self, gpa: u64, time: u64, contents: Contents) {
@@ -161,6 +179,21 @@ mod tests {
         assert!(!versions.remove(A, 30, None) && !versions.remove(2 * A, 10, None));
         assert!(!versions.remove(A, 40, None) && !versions.remove(A, 10, None));
         assert_eq!((versions.size(), versions.pages.len()), (0, 0));
+    }
+
+    #[test]
+    fn versions_that_share_contents_are_counted_once() {
+        let mut versions = PageVersions::default();
+        versions.add(A, 10, &page(1));
+        let shared = Some(Arc::new(page(2)));
+        let more = [(A, 20, shared.clone()), (2 * A, 20, shared), (A, 30, None)];
+        versions.extend(more.into_iter());
+        assert_eq!(at(&versions, [9, 10, 20, 29, 30]), [0, 1, 2, 2, 0]);
+        assert_eq!(versions.size(), 2 * 4096 + 4 * OVERHEAD);
+        assert!(!versions.remove(A, 20, None));
+        assert_eq!(versions.size(), 2 * 4096 + 3 * OVERHEAD);
+        assert!(!versions.remove(2 * A, 20, None));
+        assert_eq!(versions.size(), 4096 + 2 * OVERHEAD);
     }
 
     #[test]

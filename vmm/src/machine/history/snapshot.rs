@@ -1,5 +1,6 @@
 //! Takes a snapshot of a machine, and puts a machine back to one.
 
+use serde::{Deserialize, Serialize};
 use vbts_devices::DmaObserver;
 use vbts_host::exit::Failure;
 use vm_memory::{Bytes, GuestAddress};
@@ -7,7 +8,7 @@ use vm_memory::{Bytes, GuestAddress};
 use super::{History, ReplayObserver};
 use crate::inputs::InputsState;
 use crate::machine::Machine;
-use crate::machine::state::Devices;
+use crate::machine::state::{Devices, has_possible_times};
 use crate::machine::virtual_time::Schedule;
 use crate::memory::{PAGE, ZEROS, ranges};
 use crate::vcpu::Vcpu;
@@ -17,7 +18,7 @@ const DEVICES_SIZE: usize = 32 << 10;
 
 /// Everything that decides how a replay continues, without the contents of memory, which
 /// [`History`] has.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Snapshot {
     /// Virtual time in ns.
     pub time: u64,
@@ -26,9 +27,12 @@ pub(super) struct Snapshot {
     devices: Devices,
     /// The position in the recording; `None` if there is none.
     inputs: Option<InputsState>,
+    #[serde(with = "serde_bytes")]
     observer: Vec<u8>,
-    /// Guest-physical addresses of the pages that have a version from here on, lowest first.
-    pages: Vec<u64>,
+    /// Guest-physical addresses of the pages that have a version from here on, lowest first. A file
+    /// has them in another form.
+    #[serde(skip)]
+    pub pages: Vec<u64>,
 }
 
 impl Snapshot {
@@ -36,6 +40,14 @@ impl Snapshot {
     pub(super) fn size(&self) -> usize {
         let processors: usize = self.processors.iter().map(vbts_cpu::Snapshot::size).sum();
         processors + size_of_val(&*self.pages) + self.observer.len() + DEVICES_SIZE
+    }
+
+    /// Returns whether a machine with this number of processors can be at these times.
+    pub(super) fn is_possible(&self, processors: usize) -> bool {
+        let states = self.processors.iter().map(|processor| &processor.state);
+        self.time == self.schedule.now
+            && states.len() == processors
+            && has_possible_times(&self.schedule, states)
     }
 }
 
@@ -195,10 +207,13 @@ impl History {
         written
     }
 
-    /// Drops the snapshot with this number, which is neither the first nor the last.
+    /// Drops the snapshot with this number, which is not the first.
     pub(super) fn drop_snapshot(&mut self, number: usize) {
         let dropped = self.snapshots.remove(number);
         let Some(next) = self.snapshots.get_mut(number) else {
+            for gpa in dropped.pages {
+                self.pages.remove(gpa, dropped.time, None);
+            }
             return;
         };
         for gpa in dropped.pages {

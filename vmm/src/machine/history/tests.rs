@@ -12,7 +12,7 @@ use crate::memory::MemoryContents;
 
 /// An observer that counts exits.
 #[derive(Default)]
-struct Counter(u64);
+pub(super) struct Counter(u64);
 
 impl RunObserver for Counter {
     fn after_exit(&mut self, _: &Board, _: u64) -> Result<(), Failure> {
@@ -43,7 +43,7 @@ const STEP: u64 = 3 << 12;
 
 /// Code that writes pages and its own code, and prints. It reads a page again and again while it
 /// clears the accessed flag of that page, which a flush of the TLB would set.
-fn busy(a: &mut CodeAssembler) -> Emit {
+pub(super) fn busy(a: &mut CodeAssembler) -> Emit {
     let (mut again, mut inner, mut patched) =
         (a.create_label(), a.create_label(), a.create_label());
     // RDI: the entry of the page directory for DATA.
@@ -82,7 +82,10 @@ fn busy(a: &mut CodeAssembler) -> Emit {
 }
 
 /// Everything of a machine that a guest can observe, and how often it has left the processor.
-fn picture(machine: &Machine, observer: &Counter) -> (u64, u64, Vec<u8>, MemoryContents) {
+pub(super) fn picture(
+    machine: &Machine,
+    observer: &Counter,
+) -> (u64, u64, Vec<u8>, MemoryContents) {
     let state = machine.vcpus[0].soft().snapshot();
     (
         machine.now(),
