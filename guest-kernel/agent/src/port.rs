@@ -41,7 +41,10 @@ impl Port {
             if waited >= APPEARS_WITHIN {
                 return Err(Failure::new(
                     ErrorKind::Internal,
-                    format_args!("there is no virtio port {PORT_NAME}"),
+                    format_args!(
+                        "there is no virtio port {PORT_NAME}: programs are traced with the kernel \
+                         of vbts (guest-kernel/build), and `vbts run --record` records any kernel"
+                    ),
                 ));
             }
             sleep(RETRY);

@@ -48,6 +48,7 @@ fn trials(module: &str) -> Vec<Trial> {
                 names,
             ),
             ("sigterm_shuts_down_debian", sigterm),
+            ("a_program_needs_the_kernel_of_vbts", program),
         ],
     )
 }
@@ -112,6 +113,16 @@ pub fn boot(machine: &Machine, initrd: &Path, options: &[&str]) -> Result<Comman
         .arg(initrd)
         .args(options);
     Ok(command)
+}
+
+/// A program is not traced with this kernel, and the message says what can be done with it.
+fn program(machine: &Machine) -> Result<()> {
+    let mut command = machine.command(["trace", "--accel", machine.accel(), "--kernel"]);
+    command.arg(file("vmlinuz")?).args(["--", "/bin/true"]);
+    let run = machine::finish(command)?.expect(255)?;
+    let wanted = "the kernel of vbts (guest-kernel/build), and `vbts run --record` records any";
+    ensure!(run.stderr.contains(wanted), "{}", run.stderr);
+    Ok(())
 }
 
 /// The kernel is a bzImage, which moves itself to a random address. The names in its recording are
