@@ -66,6 +66,10 @@ pub(crate) struct RecordArgs {
     /// are read. Can be repeated
     #[arg(long, value_name = "PATH", help_heading = "Recording options")]
     pub exclude: Vec<PathBuf>,
+    /// Record a hash of the guest's kernel, and not its contents. A replay needs the same kernel:
+    /// the installed one, the one at the same path, or $VBTS_KERNEL
+    #[arg(long, help_heading = "Recording options")]
+    pub refer_kernel: bool,
     /// Whose end ends the run. The exit status is that of the first process
     #[arg(
         long = "wait",
@@ -152,6 +156,7 @@ impl RecordArgs {
             force: self.force,
             max_size: self.max_size.0,
             exclude: self.exclude.clone(),
+            refer_kernel: self.refer_kernel,
             quiet: self.quiet,
         }
     }

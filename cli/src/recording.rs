@@ -19,6 +19,7 @@ use vbts_vmm::inputs::{Exclusions, Inputs};
 use vbts_vmm::launch::{KernelFiles, start_date};
 use vbts_vmm::machine::Machine;
 
+use crate::referred_kernel;
 use crate::run_facts::{WRITER, command};
 
 /// The numbers of the guest's files in a recording.
@@ -33,6 +34,9 @@ mod file {
 pub(crate) struct GuestFacts {
     /// The path that the kernel's file had.
     pub kernel: String,
+    /// The hash of the kernel, if the recording has that in place of its contents.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel_sha256: Option<String>,
     /// Words that were added to the kernel's command line.
     pub append: String,
     /// The program.
@@ -102,6 +106,8 @@ pub(crate) struct NewRecording {
     pub max_size: u64,
     /// Files and directories whose contents are kept out.
     pub exclude: Vec<PathBuf>,
+    /// It has the hash of the kernel in place of its contents.
+    pub refer_kernel: bool,
     /// No messages.
     pub quiet: bool,
 }
@@ -202,6 +208,19 @@ impl NewRecording {
             ..machine.clone()
         };
         let (command, directory) = command();
+        let hash = self
+            .refer_kernel
+            .then(|| referred_kernel::hash(kernel.image()));
+        let image = match hash {
+            Some(_) => &[],
+            None => kernel.image(),
+        };
+        let kernel_path = std::path::absolute(&facts.kernel).map_err(anyhow::Error::from)?;
+        let facts = &GuestFacts {
+            kernel: kernel_path.to_string_lossy().into_owned(),
+            kernel_sha256: hash,
+            ..facts.clone()
+        };
         let header = Header {
             writer: WRITER.into(),
             command,
@@ -213,7 +232,7 @@ impl NewRecording {
         let file = self.create()?;
         let write = || {
             let mut writer = Writer::new(file, &header, self.max_size)?;
-            writer.file(file::KERNEL, kernel.image())?;
+            writer.file(file::KERNEL, image)?;
             writer.file(file::INITRD, kernel.initrd().unwrap_or_default())?;
             writer.item(&Item::Boot)?;
             writer.flush()?;
@@ -302,8 +321,9 @@ impl OldRecording {
     /// Opens the recording `path`, up to its inputs.
     ///
     /// # Errors
-    /// The file cannot be read, or this program cannot replay it.
-    pub(crate) fn open(path: &Path) -> anyhow::Result<Self> {
+    /// The file cannot be read, or this program cannot replay it; or the recording refers to a
+    /// kernel that is not here.
+    pub(crate) fn open(path: &Path) -> Result<Self, Failure> {
         let name = path.display();
         let file = File::open(path).with_context(|| format!("Cannot open {name}"))?;
         let read = Reader::new(BufReader::new(file));
@@ -317,9 +337,14 @@ impl OldRecording {
             .with_context(|| format!("Cannot read the guest's files of {name}"))?
             .into_iter();
         let (image, initrd) = (files.next(), files.next());
+        let kernel_path = PathBuf::from(&facts.kernel);
+        let image = match &facts.kernel_sha256 {
+            Some(hash) => referred_kernel::find(hash, &kernel_path, facts.is_32_bit)?,
+            None => image.unwrap_or_default(),
+        };
         let kernel = KernelFiles::recorded(
-            PathBuf::from(&facts.kernel),
-            image.unwrap_or_default(),
+            kernel_path,
+            image,
             initrd.filter(|initrd| !initrd.is_empty()),
             facts.append.clone(),
         );

@@ -14,7 +14,6 @@ use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 use anyhow::Context as _;
-use sha2::{Digest as _, Sha256};
 use vbts_debugger::{SnapshotFile, SnapshotFiles};
 use vbts_host::HeldSignals;
 use vbts_host::child::fork;
@@ -23,13 +22,12 @@ use vbts_recording::REPLAY_VERSION;
 use vbts_vmm::machine::SnapshotKey;
 
 use crate::cache;
+use crate::sha256::{digits, of_file, of_parts};
 
 /// The directory in the cache.
 const DIRECTORY: &str = "snapshots";
 /// Bytes of all files at most, except the last one.
 const MAX_SIZE: u64 = 2 << 30;
-/// Bytes of a recording that are read at once.
-const PIECE: usize = 1 << 20;
 /// Message to the keeper that the file is complete, and its answer.
 const COMPLETE: u8 = 1;
 
@@ -126,36 +124,20 @@ fn keep(mut session: UnixStream, unfinished: &PathBuf, path: &Path, directory: &
 
 /// The identity of the replays of a recording by this program, and the name of their file.
 fn identity(recording: &Path) -> io::Result<(SnapshotKey, String)> {
-    let contents = sha256(&mut File::open(recording)?)?;
+    let contents = of_file(&mut File::open(recording)?)?;
     let version = format!("{}-{REPLAY_VERSION}", env!("CARGO_PKG_VERSION"));
-    let start: String = contents
-        .iter()
-        .take(16)
-        .map(|b| format!("{b:02x}"))
-        .collect();
-    let name = format!("{start}-{version}.snapshots");
+    let name = format!("{}-{version}.snapshots", digits(&contents[..16]));
     // Programs in development have the same version, and other states.
     let program = fs::metadata(std::env::current_exe()?)?;
     let built = program.modified()?.duration_since(UNIX_EPOCH);
     let built = built.unwrap_or_default().as_nanos();
-    let key = Sha256::new()
-        .chain_update(contents)
-        .chain_update(version)
-        .chain_update(program.len().to_le_bytes())
-        .chain_update(built.to_le_bytes());
-    Ok((key.finalize().into(), name))
-}
-
-fn sha256(file: &mut File) -> io::Result<SnapshotKey> {
-    let mut hash = Sha256::new();
-    let mut piece = vec![0; PIECE];
-    loop {
-        let len = file.read(&mut piece)?;
-        match piece.get(..len) {
-            Some(bytes) if !bytes.is_empty() => hash.update(bytes),
-            _ => return Ok(hash.finalize().into()),
-        }
-    }
+    let program = [
+        program.len().to_le_bytes().to_vec(),
+        built.to_le_bytes().to_vec(),
+    ]
+    .concat();
+    let key = of_parts(&[&contents, version.as_bytes(), &program]);
+    Ok((key, name))
 }
 
 #[cfg(test)]

@@ -171,7 +171,7 @@ impl Contents {
             ("command", header.command.join(" ")),
             ("recorded by", header.writer.clone()),
             ("virtual time", format!("{:.6} s", self.time as f64 / 1e9)),
-            ("guest's kernel", bytes(self.guest.bytes)),
+            ("guest's kernel", self.kernel(facts)),
         ];
         if !self.arguments.is_empty() {
             rows.push(("program", self.arguments.join(" ")));
@@ -247,10 +247,20 @@ impl Contents {
         text
     }
 
+    /// The guest's files, or what the recording has instead.
+    fn kernel(&self, facts: &GuestFacts) -> String {
+        let present = bytes(self.guest.bytes);
+        match &facts.kernel_sha256 {
+            None => present,
+            Some(hash) => format!("not in the file, SHA-256 {hash}; other files {present}"),
+        }
+    }
+
     fn json(&self, header: &Header, facts: &GuestFacts) -> String {
         let mut lines = vec![json!({
             "kind": "recording", "command": header.command, "writer": header.writer,
-            "time": self.time, "kernel_bytes": self.guest.bytes, "program": self.arguments,
+            "time": self.time, "kernel_bytes": self.guest.bytes,
+            "kernel_sha256": facts.kernel_sha256, "program": self.arguments,
             "random_bytes": self.random.bytes, "console_bytes": self.console.bytes,
             "terminal_sizes": self.window_sizes, "waits": self.waits, "waited": self.waited,
             "whole": self.is_whole, "excluded": self.excluded,

@@ -182,6 +182,7 @@ fn begin(
     let tags = shares.iter().map(|share| share.tag.clone());
     let facts = GuestFacts {
         kernel: kernel.path().display().to_string(),
+        kernel_sha256: None,
         append: kernel.append().to_owned(),
         program: String::new(),
         is_32_bit: vbts_guest_files::arch_of(&guest.kernel.image) == Arch::I386,

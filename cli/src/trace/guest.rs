@@ -146,6 +146,7 @@ impl TracedGuest {
                 let tags = shares.iter().map(|share| share.tag.clone());
                 let facts = GuestFacts {
                     kernel: kernel.path().display().to_string(),
+                    kernel_sha256: None,
                     append: kernel.append().to_owned(),
                     program: name.display().to_string(),
                     is_32_bit: arch == Arch::I386,

@@ -19,6 +19,7 @@ fn trials(module: &str) -> Vec<Trial> {
             ("inputs_are_listed", listed),
             ("excluded_contents_are_kept_out", excluded),
             ("a_long_replay_opens_no_files", no_files),
+            ("a_kernel_is_found_by_its_hash", referred_kernel),
         ],
     )
 }
@@ -164,6 +165,56 @@ fn excluded(machine: &Machine) -> Result<()> {
 
     let recorded = Recorded::new(machine, &["--exclude", "/nonexistent"], &["/bin/true"])?;
     ensure!(recorded.run.status == Some(125) && !recorded.file().exists());
+    Ok(())
+}
+
+fn referred_kernel(machine: &Machine) -> Result<()> {
+    // The kernel is at its path for the recorded run alone.
+    let kernels = tempfile::tempdir()?;
+    let kernel = |name: &str| kernels.path().join(name);
+    fs::copy(machine.kernel(), kernel("recorded"))?;
+    let path = kernel("recorded");
+    let options = [
+        "--refer-kernel",
+        "--kernel",
+        path.to_str().context("a path")?,
+    ];
+    let program = ["/bin/sh", "-c", "echo text; exit 3"];
+    let recorded = Recorded::new(machine, &options, &program)?;
+    ensure!(recorded.run.status == Some(3), "{:?}", recorded.run);
+    let len = fs::metadata(recorded.file())?.len();
+    ensure!(len < 2 << 20, "{len} bytes");
+    let replay_with = |named: &str| {
+        let mut command = machine.command(["replay", "--quiet"]);
+        command
+            .arg(recorded.file())
+            .env("VBTS_KERNEL", kernel(named));
+        machine::finish(command)
+    };
+    let same = |named: &str| {
+        let replayed = replay_with(named)?.expect(3)?;
+        ensure!(replayed.stdout == recorded.run.stdout, "{replayed:?}");
+        Ok(())
+    };
+    same("nothing")?;
+    fs::rename(kernel("recorded"), kernel("renamed"))?;
+    same("renamed")?;
+    // Another kernel, at either place.
+    let mut other = fs::read(kernel("renamed"))?;
+    *other.last_mut().context("a byte")? ^= 1;
+    fs::write(kernel("other"), &other)?;
+    fs::write(kernel("recorded"), &other)?;
+    let missing = replay_with("other")?.expect(126)?;
+    for part in ["SHA-256", "/recorded", "VBTS_KERNEL"] {
+        ensure!(missing.stderr.contains(part), "{part}: {missing:?}");
+    }
+    let mut command = machine.command(["report", "inputs"]);
+    command.arg(recorded.file());
+    let listed = machine::finish(command)?.expect(0)?;
+    ensure!(
+        listed.printed().contains("not in the file, SHA-256"),
+        "{listed:?}"
+    );
     Ok(())
 }
 

@@ -11,9 +11,9 @@
 //! CRC-32 of all of that
 //! ```
 //!
-//! A file can be damaged, or written by another program: its sizes are limited, its times and places
-//! are checked, and the states of devices, processors and TLBs refuse values that they never have
-//! when they are restored.
+//! A file can be damaged, or written by another program: its sizes are limited, its times and
+//! places are checked, and the states of devices, processors and TLBs refuse values that they never
+//! have when they are restored.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
