@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
 use vbts_capture::RecordedInput;
 use vbts_devices::virtio::console::Console;
 use vbts_devices::virtio::mmio::MmioTransport;
@@ -14,28 +13,12 @@ use vbts_vmm::board::Board;
 use vbts_vmm::inputs::Inputs;
 use vbts_vmm::machine::{ReplayObserver, RunObserver};
 
+use crate::processes::Processes;
+
 /// Processes whose mappings are kept, at most.
 const MAX_PROCESSES: usize = 1 << 12;
 /// Bytes of the program's output that wait to be shown, at most.
 const MAX_OUTPUT: usize = 1 << 20;
-
-/// A process that the agent has told of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Started {
-    /// Number of the process, and of its first thread.
-    pub process: u32,
-    /// Virtual time in ns at which the agent has told it.
-    pub time: u64,
-}
-
-/// A task that a signal has killed for what its instruction did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Crashed {
-    /// Number of the thread.
-    pub thread: u32,
-    /// Virtual time in ns at which the agent has told it.
-    pub time: u64,
-}
 
 /// The port of the agent, with the frames that it has sent and that were not read.
 #[derive(Debug)]
@@ -72,10 +55,10 @@ impl AgentPort {
 pub(crate) struct Agent {
     port: AgentPort,
     input: RecordedInput,
-    /// The program.
-    pub program: Option<Started>,
-    /// The first task that has crashed.
-    pub crash: Option<Crashed>,
+    /// The processes of the run.
+    pub processes: Processes,
+    /// The run is the first one, whose messages tell of the processes.
+    pub is_first_run: bool,
     /// The last mappings of each process, as in /proc/PID/maps.
     pub maps: BTreeMap<u32, Vec<u8>>,
     /// Output of the program that was not shown.
@@ -93,8 +76,8 @@ impl Agent {
         Self {
             port,
             input: RecordedInput::new(device, inputs),
-            program: None,
-            crash: None,
+            processes: Processes::default(),
+            is_first_run: true,
             maps: BTreeMap::new(),
             output: Vec::new(),
             shown: u64::MAX,
@@ -106,16 +89,11 @@ impl Agent {
         let port = &mut *lock(&self.port.0);
         let cannot_read = |_| Failure::Error(anyhow::anyhow!("the agent sends no valid messages"));
         while let Some(frame) = port.frames.next_frame().map_err(cannot_read)? {
-            match ToHost::parse(frame).map_err(cannot_read)? {
-                ToHost::TaskStart {
-                    process, parent: 0, ..
-                } => {
-                    self.program.get_or_insert(Started { process, time: now });
-                }
-                ToHost::Crash(crash) => {
-                    let thread = crash.task;
-                    self.crash.get_or_insert(Crashed { thread, time: now });
-                }
+            let message = ToHost::parse(frame).map_err(cannot_read)?;
+            if self.is_first_run {
+                self.processes.note(&message, now);
+            }
+            match message {
                 ToHost::Maps { process, text }
                     if self.maps.len() < MAX_PROCESSES || self.maps.contains_key(&process) =>
                 {

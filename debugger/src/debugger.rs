@@ -4,8 +4,6 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use anyhow::anyhow;
-use vbts_cpu::state::gpr;
-use vbts_cpu::{Breakpoint, StopPoints};
 use vbts_devices::Shared;
 use vbts_devices::virtio::console::Console;
 use vbts_devices::virtio::mmio::MmioTransport;
@@ -20,23 +18,11 @@ use crate::agent::{Agent, AgentPort};
 use crate::backward::Search;
 use crate::kept::SnapshotFiles;
 use crate::layout::Layout;
-use crate::replay::{EventKind, Outcome, Replay};
+use crate::replay::Replay;
 use crate::tasks::Tasks;
 
-/// The name of the entry point in an auxiliary vector.
-const AT_ENTRY: u64 = 9;
 /// Words of the auxiliary vector at most.
 const MAX_AUXILIARY: usize = 128;
-/// Bytes of the kernel's description of an address space in which that vector is looked for.
-const MAX_MM: usize = 4096;
-/// Arguments and variables of the environment of a program, at most.
-const MAX_STRINGS: u64 = 1 << 16;
-/// The longest wait for the first instruction of the program, in ns of virtual time.
-const MAX_START: u64 = 10_000_000_000;
-
-/// The number of CS, and the selector that Linux gives it in a 32-bit program (`__USER32_CS`).
-const CS: usize = 1;
-const USER32_CS: u16 = 0x23;
 
 /// Parts of a replay that a debugger needs.
 #[expect(missing_debug_implementations, reason = "one is a function")]
@@ -57,7 +43,10 @@ pub struct Parts<'a> {
     pub kept: Option<SnapshotFiles>,
     /// Is told of the virtual time in ns and of the instructions of the first run.
     pub progress: &'a mut dyn FnMut(u64, u64),
-    /// The distance of `main` from the entry point of the program, if it is known.
+    /// The process to debug, by its number or the name of its program. `None`: the first one that
+    /// crashed, or else the first.
+    pub process: Option<&'a str>,
+    /// The distance of `main` from the entry point of the recorded program, if it is known.
     pub main: Option<u64>,
     /// The client reads the program and its libraries on its own host. Another one would ask for
     /// all files if it got one.
@@ -69,7 +58,9 @@ pub struct Parts<'a> {
 pub struct Debugger {
     pub(crate) replay: Replay,
     pub(crate) process: u32,
-    /// The first position: the first instruction of the program.
+    /// Virtual time in ns of the process's fork.
+    pub(crate) start: u64,
+    /// The first position: the first instruction of the program that the process executes last.
     pub(crate) begin: u64,
     /// The last position: the end of the last thread.
     pub(crate) end: u64,
@@ -115,7 +106,7 @@ impl Debugger {
             .into());
         };
         let agent = Agent::new(parts.port, parts.device, parts.inputs);
-        let replay = Replay::open(
+        let mut replay = Replay::open(
             parts.machine,
             agent,
             layout,
@@ -123,21 +114,25 @@ impl Debugger {
             parts.kept.as_ref(),
             parts.progress,
         )?;
-        let Some(program) = replay.agent.program else {
-            return Err(anyhow!("the program of the recording has not started").into());
-        };
+        replay.agent.is_first_run = false;
+        let processes = &replay.agent.processes;
+        let process = processes
+            .select(parts.process)
+            .map_err(|error| anyhow!(error))?;
+        let process = process.clone();
         let mut debugger = Self {
-            replay,
-            process: program.process,
-            begin: program.time,
+            process: process.id,
+            start: process.start,
+            begin: process.begin,
             end: 0,
             stop: Stop {
                 thread: ThreadId {
-                    process: program.process,
-                    thread: program.process,
+                    process: process.id,
+                    thread: process.id,
                 },
                 reason: StopReason::Signal(0),
             },
+            replay,
             crash: None,
             points: Vec::new(),
             conditions: BTreeMap::new(),
@@ -150,123 +145,9 @@ impl Debugger {
             passed_signals: 0,
             auxiliary: None,
         };
-        debugger.find_end();
-        debugger.enter_program()?;
-        debugger.replay.agent.shown = debugger.begin;
-        debugger.go_to_crash()?;
-        if let (None, Some(main)) = (debugger.crash, parts.main) {
-            debugger.go_to_main(main)?;
-        }
+        debugger.open(&process, parts.main)?;
         debugger.replay.keep(parts.kept, debugger.begin);
         Ok(debugger)
-    }
-
-    /// Finds where the process ends: at its call of `exit_group`, at the end of the thread that has
-    /// crashed, or when its last thread ends.
-    fn find_end(&mut self) {
-        let crash = self.replay.agent.crash.map(|crash| crash.thread);
-        let exits = self
-            .replay
-            .events
-            .iter()
-            .filter_map(|event| match event.kind {
-                EventKind::Exit { of_process } if event.thread.process == self.process => {
-                    let is_first = of_process || crash == Some(event.thread.thread);
-                    Some((event.time, is_first))
-                }
-                _ => None,
-            });
-        let exits: Vec<(u64, bool)> = exits.collect();
-        let first = exits.iter().find(|(_, is_first)| *is_first);
-        let end = first.or(exits.last()).map(|(time, _)| *time);
-        self.end = end.unwrap_or(self.replay.end);
-    }
-
-    /// Goes to the first instruction of the program, and looks at its stack.
-    fn enter_program(&mut self) -> Result<(), Failure> {
-        self.replay.seek(self.begin)?;
-        let limit = self.begin.saturating_add(MAX_START);
-        loop {
-            let entered = self.tasks()?.in_user_mode();
-            if entered.is_some_and(|thread| thread.process == self.process) {
-                break;
-            }
-            let points = StopPoints {
-                user_mode_of: self.space(),
-                ..StopPoints::default()
-            };
-            let outcome = self.replay.run(limit, &points)?;
-            if !matches!(outcome, Outcome::Stopped(_)) {
-                return Err(anyhow!("the program of the recording has executed nothing").into());
-            }
-        }
-        let cpu = self.replay.cpu();
-        if cpu.is_some_and(|cpu| cpu.state().seg[CS].selector == USER32_CS) {
-            return Err(anyhow!(
-                "the program of the recording has 32 bits: only programs of 64 bits can be debugged"
-            )
-            .into());
-        }
-        self.begin = self.replay.now();
-        self.auxiliary = self.find_auxiliary();
-        Ok(())
-    }
-
-    /// Goes to the signal that has ended the program, if its last instruction has caused one.
-    fn go_to_crash(&mut self) -> Result<(), Failure> {
-        let Some(crash) = self.replay.agent.crash else {
-            return Ok(());
-        };
-        let mut signals = self
-            .replay
-            .events
-            .iter()
-            .filter_map(|event| match event.kind {
-                EventKind::Signal(signal, _) => Some((event.time, event.thread, signal)),
-                _ => None,
-            });
-        let last =
-            signals.rfind(|(time, thread, _)| *time <= crash.time && thread.thread == crash.thread);
-        let Some((time, thread, signal)) = last else {
-            return Ok(());
-        };
-        if thread.process != self.process {
-            // A child has crashed.
-            self.process = thread.process;
-            self.find_end();
-        }
-        self.crash = Some(time);
-        self.replay.seek(time)?;
-        self.stop = Stop {
-            thread,
-            reason: StopReason::Signal(signal),
-        };
-        Ok(())
-    }
-
-    /// Goes to `main`, which is `distance` from the entry point.
-    fn go_to_main(&mut self, distance: u64) -> Result<(), Failure> {
-        let auxiliary = self.read_auxiliary().unwrap_or_default();
-        let mut pairs = auxiliary.chunks_exact(16);
-        let entry = pairs.find_map(|pair| {
-            let (name, value) = pair.split_first_chunk()?;
-            let value = value.first_chunk()?;
-            (u64::from_le_bytes(*name) == AT_ENTRY).then_some(u64::from_le_bytes(*value))
-        });
-        let (Some(entry), Some(space)) = (entry, self.space()) else {
-            return Ok(());
-        };
-        let points = StopPoints {
-            breakpoints: vec![Breakpoint {
-                address: entry.wrapping_add(distance),
-                space: Some(space),
-            }],
-            ..StopPoints::default()
-        };
-        if !matches!(self.replay.run(self.end, &points)?, Outcome::Stopped(_)) {
-            self.replay.seek(self.begin)?;
-        }
-        Ok(())
     }
 
     /// The file that the process executes, by the first of its mappings.
@@ -280,6 +161,21 @@ impl Debugger {
         paths.next()
     }
 
+    /// Which process is debugged, if the run has several.
+    pub fn notice(&self) -> Option<String> {
+        let processes = &self.replay.agent.processes;
+        let others = processes
+            .count()
+            .checked_sub(1)
+            .filter(|count| *count > 0)?;
+        Some(format!(
+            "process {} is debugged, one of {}: the command processes lists them, and --process \
+             PID or --process NAME selects one",
+            self.process,
+            others + 1
+        ))
+    }
+
     /// The kernel's view of its tasks now.
     pub(crate) fn tasks(&self) -> Result<Tasks<'_>, Failure> {
         let tasks = self.replay.tasks();
@@ -291,40 +187,6 @@ impl Debugger {
         let tasks = self.replay.tasks()?;
         let mut threads = tasks.threads(self.process).into_iter();
         threads.find_map(|task| tasks.space(task))
-    }
-
-    /// Offset of `saved_auxv` in `struct mm_struct`: the auxiliary vector is on the stack of a
-    /// program that begins, behind its arguments and its environment, and there once more.
-    fn find_auxiliary(&self) -> Option<u64> {
-        let tasks = self.replay.tasks()?;
-        let space = self.space()?;
-        let current = tasks.current()?;
-        let word = |address: u64| {
-            let mut bytes = [0; 8];
-            let read = tasks.read(space, address, &mut bytes);
-            (read == 8).then(|| u64::from_le_bytes(bytes))
-        };
-        let mut at = tasks.registers(current)?.general[gpr::RSP];
-        let arguments = word(at)?.min(MAX_STRINGS);
-        at = at.wrapping_add(8 * (arguments + 2));
-        for _ in 0..MAX_STRINGS {
-            let variable = word(at)?;
-            at = at.wrapping_add(8);
-            if variable == 0 {
-                break;
-            }
-        }
-        let mut vector = [0; 64];
-        if tasks.read(space, at, &mut vector) != vector.len() {
-            return None;
-        }
-        let mut mm = vec![0; MAX_MM];
-        tasks.read_kernel(tasks.mm(current)?, &mut mm);
-        let found = mm.chunks_exact(8).enumerate().find(|(n, _)| {
-            let here = mm.get(8 * n..8 * n + vector.len());
-            here == Some(&vector[..])
-        });
-        found.map(|(n, _)| 8 * n as u64)
     }
 
     /// The auxiliary vector of the process.

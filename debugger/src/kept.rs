@@ -12,7 +12,8 @@ use vbts_gdb::ThreadId;
 use vbts_host::exit::{Failure, say};
 use vbts_vmm::machine::SnapshotKey;
 
-use crate::agent::{Agent, Crashed, Started};
+use crate::agent::Agent;
+use crate::processes::Processes;
 use crate::replay::{EventKind, Replay, TaskEvent};
 
 /// Maximum size in bytes of the pages of memory in a file, which is a quarter of that if possible:
@@ -46,8 +47,7 @@ struct Facts {
     events: Vec<(u64, u32, u32, EventKind)>,
     /// Virtual time in ns of the end of the run.
     end: u64,
-    program: Option<Started>,
-    crash: Option<Crashed>,
+    processes: Processes,
     maps: BTreeMap<u32, Vec<u8>>,
 }
 
@@ -60,8 +60,7 @@ impl Facts {
         Self {
             events: events.collect(),
             end: replay.end,
-            program: replay.agent.program,
-            crash: replay.agent.crash,
+            processes: replay.agent.processes.clone(),
             maps: replay.agent.maps.clone(),
         }
     }
@@ -74,8 +73,7 @@ impl Facts {
     }
 
     fn apply(self, agent: &mut Agent) -> (Vec<TaskEvent>, u64) {
-        agent.program = self.program;
-        agent.crash = self.crash;
+        agent.processes = self.processes;
         agent.maps = self.maps;
         let events = self.events.into_iter();
         let events = events.map(|(time, process, thread, kind)| TaskEvent {
@@ -123,6 +121,7 @@ impl Replay {
                      again: {failure}"
                 ));
                 self.history.forget(&mut self.machine, &mut self.agent)?;
+                self.agent.processes = Processes::default();
                 Ok(false)
             }
         }

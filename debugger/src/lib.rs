@@ -13,9 +13,11 @@
 //! | `layout` | where the guest's kernel keeps what is read here |
 //! | `tasks` | threads, registers and memory at the present position |
 //! | `agent` | the connection to the guest's agent |
+//! | `processes` | the processes of the run, and which one is debugged |
 //! | `replay` | runs to a position, and the events of the run |
 //! | `kept` | the snapshots in a file, for later sessions |
 //! | `debugger` | a process under debug, and where it can be |
+//! | `opening` | where the process begins and ends, and the first position |
 //! | `forward`, `backward` | execution up to the next stop |
 //! | `stops` | stop points of the client, and their conditions |
 //! | `branches` | the branches that a thread has executed |
@@ -31,6 +33,8 @@ mod forward;
 mod kept;
 mod layout;
 mod monitor;
+mod opening;
+mod processes;
 mod program;
 mod replay;
 mod stops;

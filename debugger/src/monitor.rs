@@ -14,11 +14,12 @@ const HELP: &str = "\
 when                      where the replay is: virtual time, thread, instructions
 goto time NS              go to a virtual time, in ns
 goto start | end | crash  go to the first or last instruction, or to where the program crashed
-goto record N             go to behind branch N of the program's first thread, as numbered by
-                          vbts replay --format raw --follow none
+goto record N             go to behind branch N of the first thread of the process. That of the
+                          program has them in vbts replay --format raw --follow none
 last-write ADDRESS [SIZE] go back to the last write to memory
 records [N]               the last N branches of the selected thread, 20 if N is not given
 who-called                go back to the call of the function in which the selected thread is
+processes                 the processes of the run; another session debugs one by --process
 ";
 
 /// Branches that `records` shows, and at most.
@@ -39,6 +40,11 @@ impl Debugger {
         let words: Vec<&str> = command.split_whitespace().collect();
         match *words.as_slice() {
             ["help"] => output.extend_from_slice(HELP.as_bytes()),
+            ["processes"] => {
+                let debugged = Some((self.process, self.start));
+                let text = self.replay.agent.processes.show(debugged);
+                output.extend_from_slice(text.as_bytes());
+            }
             ["when"] => self.say_where(output),
             ["goto", "start"] => self.go_to(self.begin, output)?,
             ["goto", "end"] => self.go_to(self.end, output)?,
@@ -114,19 +120,16 @@ impl Debugger {
                 "'{number}' is no number of a record"
             )));
         };
-        let Some(program) = self.replay.agent.program else {
-            return Err(TargetError::Refused("the program has not started".into()));
-        };
         let from = self.replay.now();
         let thread = ThreadId {
-            process: program.process,
-            thread: program.process,
+            process: self.process,
+            thread: self.process,
         };
-        let found = self.find_branch(thread, program.time, self.replay.end, nth);
+        let found = self.find_branch(thread, self.start, self.replay.end, nth);
         let Some(found) = found.map_err(fatal)? else {
             self.replay.seek(from).map_err(fatal)?;
             return Err(TargetError::Refused(format!(
-                "the program's first thread has no record {nth}"
+                "the process's first thread has no record {nth}"
             )));
         };
         self.go_to(found.time.clamp(self.begin, self.end), output)

@@ -43,6 +43,10 @@ pub(crate) struct DebugArgs {
         conflicts_with = "program"
     )]
     pub file: Option<PathBuf>,
+    /// Debug this process, by its number or the name of its program. By default, the first one that
+    /// crashed, or else the first
+    #[arg(long, value_name = "PID|NAME", help_heading = "Debugger options")]
+    pub process: Option<String>,
     /// Wait for another client at ADDRESS, [HOST:]PORT or the path of a Unix socket, instead of
     /// starting gdb. A client that connects sees everything that the program has in memory
     #[arg(

@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use vbts_debugger::{AgentPort, Debugger, Parts, distance_of_main};
 use vbts_devices::virtio::console::ConsolePort;
 use vbts_gdb::Connection;
-use vbts_host::exit::Failure;
+use vbts_host::exit::{Failure, say};
 use vbts_protocol::PORT_NAME;
 use vbts_vmm::launch::Launch;
 
@@ -103,11 +103,15 @@ pub(super) fn serve(args: &DebugArgs, file: &Path, listener: Listener) -> Result
                 "replaying: {seconds:.1} s of virtual time, {millions} million instructions"
             ));
         },
+        process: args.process.as_deref(),
         main,
         client_has_files,
     });
     bar.finish_and_clear();
     let mut debugger = started?;
+    if let Some(notice) = debugger.notice().filter(|_| !args.quiet) {
+        say(format_args!("{notice}"));
+    }
     debugger.serve(connection)?;
     Ok(0)
 }

@@ -27,7 +27,8 @@ define goto
 end
 document goto
 Go to another time: goto start, goto end, goto crash, goto time NS, or goto record N, which is behind
-branch N of the program's first thread, as vbts replay --format raw --follow none numbers them.
+branch N of the first thread of the process. vbts replay --format raw --follow none numbers those of
+the first process in the same way.
 end
 
 define last-write
@@ -51,6 +52,13 @@ end
 document who-called
 Go back to the call of the function in which the thread is, by its branches: the contents of the
 stack do not matter.
+end
+
+define processes
+  monitor processes
+end
+document processes
+Show the processes of the run. vbts debug --process PID or --process NAME debugs another one.
 end
 
 define records

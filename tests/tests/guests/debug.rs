@@ -11,6 +11,7 @@ use tempfile::TempDir;
 use vbts_tests::machine::{self, Machine, Run, Skip, TestModule};
 
 mod kept;
+mod processes;
 mod records;
 
 inventory::submit! { TestModule::new(module_path!(), trials) }
@@ -38,6 +39,13 @@ struct Recorded {
 
 impl Recorded {
     fn new(machine: &Machine, source: &str, options: &[&str], status: i32) -> Result<Self> {
+        let recorded = Self::prepare(source)?;
+        recorded.record(machine, options, status)?;
+        Ok(recorded)
+    }
+
+    /// The program without a recording.
+    fn prepare(source: &str) -> Result<Self> {
         if Command::new("gdb").arg("--version").output().is_err() {
             return Err(Skip("gdb is not installed".into()).into());
         }
@@ -49,11 +57,15 @@ impl Recorded {
             .args([recorded.file("program"), recorded.file("program.c")])
             .status()?;
         ensure!(compiled.success(), "gcc: {compiled}");
-        let mut command = machine.command(["record", "--quiet", "-o"]);
-        command.arg(recorded.file("run.vbts")).args(options);
-        command.arg("--").arg(recorded.file("program"));
-        machine::finish(command)?.expect(status)?;
         Ok(recorded)
+    }
+
+    fn record(&self, machine: &Machine, options: &[&str], status: i32) -> Result<()> {
+        let mut command = machine.command(["record", "--quiet", "-o"]);
+        command.arg(self.file("run.vbts")).args(options);
+        command.arg("--").arg(self.file("program"));
+        machine::finish(command)?.expect(status)?;
+        Ok(())
     }
 
     fn file(&self, name: &str) -> PathBuf {

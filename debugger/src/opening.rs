@@ -1,0 +1,190 @@
+//! The opening of a session: where the debugged process begins and ends, and the position that the
+//! user sees first.
+
+use anyhow::anyhow;
+use vbts_cpu::state::gpr;
+use vbts_cpu::{Breakpoint, StopPoints};
+use vbts_gdb::{Stop, StopReason};
+use vbts_host::exit::Failure;
+
+use crate::debugger::Debugger;
+use crate::processes::Process;
+use crate::replay::{EventKind, Outcome};
+
+/// The name of the entry point in an auxiliary vector.
+const AT_ENTRY: u64 = 9;
+/// Bytes of the kernel's description of an address space in which that vector is looked for.
+const MAX_MM: usize = 4096;
+/// Arguments and variables of the environment of a program, at most.
+const MAX_STRINGS: u64 = 1 << 16;
+
+/// The number of CS, and the selector that Linux gives it in a 32-bit program (`__USER32_CS`).
+const CS: usize = 1;
+const USER32_CS: u16 = 0x23;
+
+impl Debugger {
+    /// Goes to where `process` has crashed, or else to `main`, which is `main` from the entry point
+    /// of the recorded program, or to the first instruction.
+    pub(crate) fn open(&mut self, process: &Process, main: Option<u64>) -> Result<(), Failure> {
+        self.find_auxiliary_of_first()?;
+        self.find_end(process);
+        self.begin = self.enter_program(process.id, process.begin)?;
+        self.replay.agent.shown = self.begin;
+        let crash = process.crash.filter(|(_, time)| *time >= self.begin);
+        if let Some((thread, time)) = crash {
+            return self.go_to_crash(thread, time);
+        }
+        match main.filter(|_| process.is_recorded_program()) {
+            Some(main) => self.go_to_main(main),
+            None => Ok(()),
+        }
+    }
+
+    /// Finds where the process ends: at its call of `exit_group`, at the end of the thread that has
+    /// crashed, or when its last thread ends.
+    fn find_end(&mut self, process: &Process) {
+        let crash = process.crash.map(|(thread, _)| thread);
+        let until = process.end_time().unwrap_or(u64::MAX);
+        let exits = self
+            .replay
+            .events
+            .iter()
+            .filter_map(|event| match event.kind {
+                EventKind::Exit { of_process }
+                    if event.thread.process == process.id
+                        && (process.begin..until).contains(&event.time) =>
+                {
+                    let is_first = of_process || crash == Some(event.thread.thread);
+                    Some((event.time, is_first))
+                }
+                _ => None,
+            });
+        let exits: Vec<(u64, bool)> = exits.collect();
+        let first = exits.iter().find(|(_, is_first)| *is_first);
+        let end = first.or(exits.last()).map(|(time, _)| *time);
+        self.end = end.unwrap_or(self.replay.end);
+    }
+
+    /// Goes to the first instruction that `process` executes from `begin` on, a virtual time in ns.
+    /// Returns that of the instruction.
+    fn enter_program(&mut self, process: u32, begin: u64) -> Result<u64, Failure> {
+        self.replay.seek(begin)?;
+        loop {
+            let tasks = self.tasks()?;
+            let entered = tasks.in_user_mode();
+            if entered.is_some_and(|thread| thread.process == process) {
+                break;
+            }
+            let leader = tasks.leader(process);
+            let points = StopPoints {
+                user_mode_of: leader.and_then(|task| tasks.space(task)),
+                ..StopPoints::default()
+            };
+            let outcome = self.replay.run(self.replay.end, &points)?;
+            if !matches!(outcome, Outcome::Stopped(_)) {
+                return Err(anyhow!("the process has executed nothing").into());
+            }
+        }
+        let cpu = self.replay.cpu();
+        if cpu.is_some_and(|cpu| cpu.state().seg[CS].selector == USER32_CS) {
+            return Err(anyhow!(
+                "the program of the recording has 32 bits: only programs of 64 bits can be debugged"
+            )
+            .into());
+        }
+        Ok(self.replay.now())
+    }
+
+    /// Goes to the signal that has ended the program, if the last instruction of `thread` before
+    /// virtual time `crash` in ns has caused one.
+    fn go_to_crash(&mut self, thread: u32, crash: u64) -> Result<(), Failure> {
+        let mut signals = self
+            .replay
+            .events
+            .iter()
+            .filter_map(|event| match event.kind {
+                EventKind::Signal(signal, _) => Some((event.time, event.thread, signal)),
+                _ => None,
+            });
+        let last = signals.rfind(|(time, id, _)| *time <= crash && id.thread == thread);
+        let Some((time, thread, signal)) = last else {
+            return Ok(());
+        };
+        self.crash = Some(time);
+        self.replay.seek(time)?;
+        self.stop = Stop {
+            thread,
+            reason: StopReason::Signal(signal),
+        };
+        Ok(())
+    }
+
+    /// Goes to `main`, which is `distance` from the entry point.
+    fn go_to_main(&mut self, distance: u64) -> Result<(), Failure> {
+        let auxiliary = self.read_auxiliary().unwrap_or_default();
+        let mut pairs = auxiliary.chunks_exact(16);
+        let entry = pairs.find_map(|pair| {
+            let (name, value) = pair.split_first_chunk()?;
+            let value = value.first_chunk()?;
+            (u64::from_le_bytes(*name) == AT_ENTRY).then_some(u64::from_le_bytes(*value))
+        });
+        let (Some(entry), Some(space)) = (entry, self.space()) else {
+            return Ok(());
+        };
+        let points = StopPoints {
+            breakpoints: vec![Breakpoint {
+                address: entry.wrapping_add(distance),
+                space: Some(space),
+            }],
+            ..StopPoints::default()
+        };
+        if !matches!(self.replay.run(self.end, &points)?, Outcome::Stopped(_)) {
+            self.replay.seek(self.begin)?;
+        }
+        Ok(())
+    }
+
+    /// Looks at the stack of the first process, whose program begins, for its auxiliary vector.
+    fn find_auxiliary_of_first(&mut self) -> Result<(), Failure> {
+        let first = self.replay.agent.processes.first();
+        if let Some((id, start)) = first.map(|process| (process.id, process.start)) {
+            self.enter_program(id, start)?;
+            self.auxiliary = self.find_auxiliary();
+        }
+        Ok(())
+    }
+
+    /// Offset of `saved_auxv` in `struct mm_struct`: the auxiliary vector is on the stack of a
+    /// program that begins, behind its arguments and its environment, and there once more.
+    fn find_auxiliary(&self) -> Option<u64> {
+        let tasks = self.replay.tasks()?;
+        let current = tasks.current()?;
+        let space = tasks.space(current)?;
+        let word = |address: u64| {
+            let mut bytes = [0; 8];
+            let read = tasks.read(space, address, &mut bytes);
+            (read == 8).then(|| u64::from_le_bytes(bytes))
+        };
+        let mut at = tasks.registers(current)?.general[gpr::RSP];
+        let arguments = word(at)?.min(MAX_STRINGS);
+        at = at.wrapping_add(8 * (arguments + 2));
+        for _ in 0..MAX_STRINGS {
+            let variable = word(at)?;
+            at = at.wrapping_add(8);
+            if variable == 0 {
+                break;
+            }
+        }
+        let mut vector = [0; 64];
+        if tasks.read(space, at, &mut vector) != vector.len() {
+            return None;
+        }
+        let mut mm = vec![0; MAX_MM];
+        tasks.read_kernel(tasks.mm(current)?, &mut mm);
+        let found = mm.chunks_exact(8).enumerate().find(|(n, _)| {
+            let here = mm.get(8 * n..8 * n + vector.len());
+            here == Some(&vector[..])
+        });
+        found.map(|(n, _)| 8 * n as u64)
+    }
+}
