@@ -31,7 +31,8 @@ pub struct Crash {
 /// Where the bytes of [`Event::Code`] come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CodeSource {
-    /// The memory of the process at its end, at an address: code without a file.
+    /// The memory of the process at its end, at an address: code that is in no file, or that was
+    /// written over that of a file.
     Memory,
     /// The vDSO, which the kernel has mapped at an address.
     Vdso,

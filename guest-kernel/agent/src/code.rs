@@ -1,10 +1,12 @@
-//! Code that is in no file of the host: the kernel's vDSO, and what a JIT compiler has made. The
-//! memory has the code, and the files that compilers write for Linux perf have its names. Of the
-//! other code, the build IDs.
+//! Code that is in no file of the host: the kernel's vDSO, what a JIT compiler has made, and what a
+//! program has written over its own code. The memory has the code, and the files that compilers
+//! write for Linux perf have its names. Of the other code, the build IDs.
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::iter::once;
+use std::ops::Range;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
 use libc::pid_t;
@@ -12,6 +14,7 @@ use vbts_protocol::{CodeSource, ToHost};
 
 use crate::failure::Failure;
 use crate::maps::{FileNumber, Maps};
+use crate::pagemap::written_pages;
 use crate::port::Port;
 
 /// Bytes that are read and sent at a time.
@@ -82,7 +85,7 @@ impl CodeSender {
             && !std::mem::replace(sent, true)
             && let Ok(memory) = File::open(format!("/proc/{pid}/mem"))
         {
-            send_memory(port, pid, &memory, CodeSource::Vdso, &vdso)?;
+            send_memory(port, pid, &memory, CodeSource::Vdso, vdso.start..vdso.end)?;
         }
         Ok(())
     }
@@ -104,18 +107,23 @@ impl CodeSender {
         let mut dumps = Vec::new();
         let mut left = MAX_SIZE;
         let memory = File::open(format!("/proc/{pid}/mem"));
+        let page_map = File::open(format!("/proc/{pid}/pagemap"));
         for mapping in executable(&maps) {
             if mapping.name.ends_with(&dump) {
                 // perf finds the file in the same way: the compiler maps it as code.
                 dumps.push(format!("/proc/{pid}/root{}", mapping.name));
             }
-            if let Ok(memory) = &memory
-                && mapping.is_anonymous()
-            {
-                let end = mapping.end.min(mapping.start.saturating_add(left));
-                left -= end - mapping.start;
-                let mapping = Mapping { end, ..mapping };
-                send_memory(port, pid, memory, CodeSource::Memory, &mapping)?;
+            let (Ok(memory), Ok(page_map)) = (&memory, &page_map) else {
+                continue;
+            };
+            let parts = match mapping.is_anonymous() {
+                true => once(mapping.start..mapping.end).collect(),
+                false => written_pages(page_map, mapping.start..mapping.end),
+            };
+            for part in parts {
+                let end = part.end.min(part.start.saturating_add(left));
+                left -= end - part.start;
+                send_memory(port, pid, memory, CodeSource::Memory, part.start..end)?;
             }
         }
         let name = format!("/proc/{pid}/root/tmp/perf-{pid}.map");
@@ -142,18 +150,18 @@ fn regular_file(name: &str) -> Option<File> {
     file.metadata().ok()?.is_file().then_some(file)
 }
 
-/// Sends what a mapping has, without pages of zeros.
+/// Sends what memory has at these addresses, without pages of zeros.
 fn send_memory(
     port: &mut Port,
     pid: pid_t,
     memory: &File,
     source: CodeSource,
-    mapping: &Mapping<'_>,
+    addresses: Range<u64>,
 ) -> Result<(), Failure> {
     let mut buffer = vec![0; PIECE];
-    let mut at = mapping.start;
-    while at < mapping.end {
-        let size = PIECE.min(usize::try_from(mapping.end - at).unwrap_or(PIECE));
+    let mut at = addresses.start;
+    while at < addresses.end {
+        let size = PIECE.min(usize::try_from(addresses.end - at).unwrap_or(PIECE));
         let room = buffer.get_mut(..size).unwrap_or_default();
         // A part may not be readable. What follows it is left out.
         let Ok(read @ 1..) = memory.read_at(room, at) else {

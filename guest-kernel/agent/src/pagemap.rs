@@ -1,8 +1,9 @@
-//! The guest-physical addresses of the agent's memory
-//! (Documentation/admin-guide/mm/pagemap.rst).
+//! The guest-physical addresses of the agent's memory, and the pages of files that a process has
+//! written (Documentation/admin-guide/mm/pagemap.rst).
 
 use std::fs::File;
 use std::hint::black_box;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use vbts_protocol::{ErrorKind, Extent, Extents};
@@ -15,6 +16,12 @@ pub const PAGE: usize = 4096;
 /// The page is in memory, and its frame number is in the low bits.
 const PRESENT: u64 = 1 << 63;
 const FRAME: u64 = (1 << 55) - 1;
+/// The page is on a swap device.
+const SWAPPED: u64 = 1 << 62;
+/// The page is that of a file, or shared.
+const OF_FILE: u64 = 1 << 61;
+/// Pages of a mapping that are looked at, at most. A sparse file can have any number.
+const MAX_PAGES: usize = 1 << 18;
 
 /// The page frames of consecutive pages: runs of adjacent ones, because there are few of those and
 /// many pages.
@@ -93,6 +100,32 @@ impl PageMap {
     }
 }
 
+/// The private copies of pages that a process has made by writing to them, at `addresses` of a
+/// mapping of a file. `map` is the process's `/proc/PID/pagemap`.
+pub fn written_pages(map: &File, addresses: Range<u64>) -> Vec<Range<u64>> {
+    let page = PAGE as u64;
+    let pages = (addresses.end - addresses.start) / page;
+    let pages = usize::try_from(pages).map_or(MAX_PAGES, |pages| pages.min(MAX_PAGES));
+    let mut words = vec![0; pages * size_of::<u64>()];
+    let at = addresses.start / page * size_of::<u64>() as u64;
+    if map.read_exact_at(&mut words, at).is_err() {
+        return Vec::new();
+    }
+    let words = words.as_chunks().0.iter();
+    let mut written: Vec<Range<u64>> = Vec::new();
+    for (start, word) in (addresses.start..).step_by(PAGE).zip(words) {
+        let word = u64::from_le_bytes(*word);
+        if word & (PRESENT | SWAPPED) == 0 || word & OF_FILE != 0 {
+            continue;
+        }
+        match written.last_mut() {
+            Some(last) if last.end == start => last.end += page,
+            _ => written.push(start..start + page),
+        }
+    }
+    written
+}
+
 /// Returns the extents, in the form of [`Extents`], of `left` bytes from offset `at` on in pages
 /// with these `frames`.
 pub fn extents(frames: &Frames, mut at: usize, mut left: usize) -> Vec<u8> {
@@ -116,6 +149,36 @@ pub fn extents(frames: &Frames, mut at: usize, mut left: usize) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn written_pages_of_a_file_are_found() {
+        use std::io::{Seek as _, Write as _};
+
+        let page = PAGE as u64;
+        let file = std::env::temp_dir().join(format!("vbts-agent-pagemap-{}", std::process::id()));
+        let mut map = File::options()
+            .create_new(true)
+            .read(true)
+            .write(true)
+            .open(&file)
+            .unwrap();
+        std::fs::remove_file(&file).unwrap();
+        map.seek(std::io::SeekFrom::Start(3 * 8)).unwrap();
+        // Nothing, of the file, private, private and swapped, of the file, private.
+        for word in [
+            0,
+            PRESENT | OF_FILE,
+            PRESENT,
+            SWAPPED,
+            OF_FILE | SWAPPED,
+            PRESENT | 7,
+        ] {
+            map.write_all(&word.to_le_bytes()).unwrap();
+        }
+        let found = written_pages(&map, 3 * page..9 * page);
+        assert_eq!(found, [5 * page..7 * page, 8 * page..9 * page]);
+        assert_eq!(written_pages(&map, 3 * page..10 * page), []);
+    }
 
     #[test]
     fn adjacent_pages_are_one_extent() {

@@ -92,6 +92,7 @@ fn trials(module: &str) -> Vec<Trial> {
             ("guide_record_and_replay", guide::record_and_replay),
             ("jit", generated::jit),
             ("vdso", generated::vdso),
+            ("code_that_was_written_over", generated::written_over),
             ("replaced_files", build_ids::replaced),
             ("changed_source", build_ids::changed_source),
             ("debuginfod", build_ids::debuginfod),

@@ -1,10 +1,11 @@
 //! Code that differs in memory from that in its file. While it runs, the kernel patches
 //! alternatives for the processor's features, static keys, returns, and calls of functions. Code
-//! that a program has made may be in no file.
+//! that a program has made may be in no file, or in the place of that of a file.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
-use super::modules::ModuleId;
+use super::modules::{InMemory, ModuleId};
 
 /// Size of the parts in which code is read, a power of two.
 pub(super) const PAGE: u64 = 4096;
@@ -50,6 +51,29 @@ impl Changes {
         }
     }
 
+    /// Adds the bytes that memory has in the place of those of a mapped file. Returns where the parts
+    /// of the file begin that have new ones.
+    pub(super) fn copy(&mut self, mapped: &InMemory) -> Vec<u64> {
+        let Range { start, end } = mapped.addresses;
+        // The text of the mappings is the guest's.
+        if start >= end {
+            return Vec::new();
+        }
+        let written = self
+            .pages
+            .range((mapped.memory, start)..(mapped.memory, end));
+        let written: Vec<(u64, Vec<Piece>)> = written
+            .map(|((_, page), pieces)| ((page - start).wrapping_add(mapped.offset), pieces.clone()))
+            .filter(|(page, pieces)| self.pages.get(&(mapped.module, *page)) != Some(pieces))
+            .collect();
+        for (page, pieces) in &written {
+            for (offset, piece) in pieces {
+                self.add(mapped.module, page.wrapping_add(*offset as u64), piece);
+            }
+        }
+        written.into_iter().map(|(page, _)| page).collect()
+    }
+
     /// Changes `bytes`, which are those of the file from `page` on.
     pub(super) fn apply(&self, module: ModuleId, page: u64, bytes: &mut [u8]) {
         for (offset, piece) in self.pages.get(&(module, page)).into_iter().flatten() {
@@ -80,6 +104,27 @@ pub(super) fn pages(address: u64, bytes: &[u8]) -> impl Iterator<Item = u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_has_the_code_that_memory_has() {
+        let (memory, module) = (1, 2);
+        let mut changes = Changes::default();
+        changes.add(memory, 7 * PAGE + 5, &[3, 4]);
+        changes.add(memory, 9 * PAGE, &[5]);
+        let mapped = InMemory {
+            memory,
+            addresses: 6 * PAGE..9 * PAGE,
+            module,
+            offset: PAGE,
+        };
+        assert_eq!(changes.copy(&mapped), [2 * PAGE]);
+        assert!(changes.has(module));
+        let mut bytes = [0; 8];
+        changes.apply(module, 2 * PAGE, &mut bytes);
+        assert_eq!(bytes, [0, 0, 0, 0, 0, 3, 4, 0]);
+        // The mappings are the same again.
+        assert!(changes.copy(&mapped).is_empty());
+    }
 
     #[test]
     fn a_change_can_cross_pages() {

@@ -12,7 +12,7 @@ use rustc_hash::FxHashMap;
 
 use super::changes::{Changes, PAGE, pages};
 use super::inlined::InlinedCall;
-use super::modules::{Module, ModuleId, ModuleKind, Modules, extend_32, is_kernel};
+use super::modules::{InMemory, Module, ModuleId, ModuleKind, Modules, extend_32, is_kernel};
 use crate::event::CodeSource;
 
 /// Maximum length in bytes of a straight line. The largest ones are unrolled cryptography.
@@ -163,12 +163,19 @@ impl<F: Files> CodeReader<F> {
         *bits.or_insert_with(|| if files.is_64_bit(module) { 64 } else { 32 })
     }
 
-    /// Notes that the memory of the kernel, or of a process with a module of its own, has these
-    /// bytes at `address`, in the place of those of its file.
+    /// Notes that the memory of the kernel, or of a process, has these bytes at `address` of a
+    /// module, in the place of those of its file.
     pub fn change(&mut self, module: ModuleId, address: u64, bytes: &[u8]) {
         self.changes.add(module, address, bytes);
         for page in pages(address, bytes) {
             self.pages.remove(&(module, page, true));
+        }
+    }
+
+    /// Notes that the code of a mapped file is as in memory, where memory was written.
+    pub(super) fn change_as_in(&mut self, mapped: InMemory) {
+        for page in self.changes.copy(&mapped) {
+            self.pages.remove(&(mapped.module, page, true));
         }
     }
 
@@ -181,8 +188,7 @@ impl<F: Files> CodeReader<F> {
 
     /// Whether code of the module in memory differs from that in its file.
     fn is_changed(&self, module: &Module) -> bool {
-        matches!(module.kind, ModuleKind::Kernel | ModuleKind::Generated)
-            && self.changes.has(module.id)
+        self.changes.has(module.id)
     }
 
     /// Reads code, as it is in the file or as it was `changed`.

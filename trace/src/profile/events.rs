@@ -67,6 +67,9 @@ impl<F: Files, W: Watch> Profile<F, W> {
             } => self.switch(number, id, process, &name),
             Event::Maps { process, text } => {
                 let mut map = AddressSpace::parse(&text, process, &mut self.modules);
+                for written in map.files_in_memory(process, &self.modules) {
+                    self.code.change_as_in(written);
+                }
                 let space = self.spaces.remove(&process);
                 if self.is_full(space.as_ref()) {
                     return;

@@ -1,6 +1,7 @@
 //! Modules: the files that are mapped as code, and code without a file.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::maps::{self, Mapping};
@@ -200,6 +201,19 @@ pub fn is_anonymous(name: &str) -> bool {
     name.is_empty() || starts.iter().any(|start| name.starts_with(start))
 }
 
+/// A mapping of a file in the memory of a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct InMemory {
+    /// The module of what is in memory.
+    pub memory: ModuleId,
+    /// Where the file is mapped.
+    pub addresses: Range<u64>,
+    /// The module of the file.
+    pub module: ModuleId,
+    /// Offset in the file of the first address.
+    pub offset: u64,
+}
+
 /// The mappings of a process, with their modules. Processes can share them.
 #[derive(Debug, Clone, Default)]
 pub struct AddressSpace {
@@ -222,6 +236,26 @@ impl AddressSpace {
             // Code can be made and unmapped before the mappings are looked at again.
             other: generated.unwrap_or(Modules::UNMAPPED),
         }
+    }
+
+    /// The mapped files of a process that has code in memory, some of which may have been written
+    /// over that of the files.
+    pub(super) fn files_in_memory(
+        &self,
+        process: u32,
+        modules: &Modules,
+    ) -> impl Iterator<Item = InMemory> {
+        let memory = modules.generated.get(&process).copied();
+        let mappings = self.mappings.iter().zip(self.modules.iter());
+        mappings.filter_map(move |(mapping, module)| {
+            let is_file = modules.get(*module).kind == ModuleKind::File;
+            is_file.then_some(InMemory {
+                memory: memory?,
+                addresses: mapping.start..mapping.end,
+                module: *module,
+                offset: mapping.offset,
+            })
+        })
     }
 
     /// The memory that it takes in bytes, or its part of that.

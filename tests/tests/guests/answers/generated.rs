@@ -1,4 +1,5 @@
-//! Code that is in no file: that of a JIT compiler, and the vDSO.
+//! Code that is in no file, or in the place of that of a file: that of a JIT compiler, of a program
+//! that has written over its own, and the vDSO.
 
 use std::path::Path;
 
@@ -107,5 +108,56 @@ pub(super) fn vdso(machine: &Machine) -> Result<()> {
         ensure!(calls == CLOCK, "{name}: {calls} calls");
         ensure!(instructions >= 10 * calls, "{name}: {instructions}");
     }
+    Ok(())
+}
+
+/// A program that writes over its code: what it executes before that is its file's, and what it
+/// executes afterwards is that in memory.
+const WRITES_CODE: &str = r#"
+#include <stdint.h>
+#include <string.h>
+#include <sys/mman.h>
+
+__attribute__((noinline, aligned(64))) int changed(int n)
+{
+	__asm__ volatile(".skip 32, 0x90");
+	return n + 1;
+}
+
+/* mov ecx, 100; again: dec ecx; jnz again; mov eax, 42; ret */
+static const unsigned char code[] = {
+	0xb9, 100, 0, 0, 0, 0xff, 0xc9, 0x75, 0xfc, 0xb8, 42, 0, 0, 0, 0xc3,
+};
+
+int main(void)
+{
+	int (*volatile function)(int) = changed;
+	int before = function(1);
+	uintptr_t page = (uintptr_t)changed & -4096UL;
+	if (mprotect((void *)page, 8192, PROT_READ | PROT_WRITE | PROT_EXEC))
+		return 1;
+	memcpy((void *)changed, code, sizeof(code));
+	return before == 2 && function(1) == 42 ? 0 : 2;
+}
+"#;
+/// Instructions of the function in the file: `nop`, `lea` and `ret`; and in memory.
+const IN_FILE: u64 = 32 + 2;
+const IN_MEMORY: u64 = 1 + 2 * 100 + 2;
+
+/// Code that a program has written over that of its file is counted as it was executed.
+pub(super) fn written_over(machine: &Machine) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let path = |name: &str| directory.path().join(name);
+    std::fs::write(path("writes.c"), WRITES_CODE)?;
+    let program = programs::gcc(&path("writes.c"), &path("writes"), &["-O1", "-g"])?;
+    let trace = path("trace.btrace");
+    machine
+        .trace("btrace", &trace, &["--quiet"], &[&program])?
+        .expect(0)?;
+    let functions = functions(machine, &trace)?;
+    let found = functions.get("changed");
+    ensure!(found == Some(&(2, IN_FILE + IN_MEMORY)), "{found:?}");
+    let assembly = report(machine, &["assembly", "--function", "changed"], &trace)?;
+    ensure!(assembly.contains("(taken 99)"), "{assembly}");
     Ok(())
 }
