@@ -51,8 +51,8 @@ impl Changes {
         }
     }
 
-    /// Adds the bytes that memory has in the place of those of a mapped file. Returns where the parts
-    /// of the file begin that have new ones.
+    /// Adds the bytes that memory has in the place of those of a mapped file. Returns where the
+    /// parts of the file begin that have new ones.
     pub(super) fn copy(&mut self, mapped: &InMemory) -> Vec<u64> {
         let Range { start, end } = mapped.addresses;
         // The text of the mappings is the guest's.
