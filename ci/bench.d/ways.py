@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -214,10 +215,26 @@ def vbts_record(place):
     return [VBTS, "record", *options, "-o", place.recording, "--"]
 
 
-def vbts_replay(place, command):
+def vbts_replay(*options):
+    """Returns a way that records the program, and replays that; only the replay is measured."""
+
+    def run(place, command):
+        program([*vbts_record(place), *command])
+        return program([VBTS, "replay", "--quiet", *options, place.recording])[0]
+
+    return run
+
+
+def rr_record(place):
+    # A directory for each run.
+    return ["rr", "record", "--output-trace-dir", tempfile.mkdtemp(dir=place.work) + "/trace"]
+
+
+def rr_replay(place, command):
     """Records the program, and replays that; only the replay is measured."""
-    program([*vbts_record(place), *command])
-    return program([VBTS, "replay", "--quiet", place.recording])[0]
+    recorder = rr_record(place)
+    program([*recorder, *command])
+    return program(["rr", "replay", "--autopilot", recorder[-1]])[0]
 
 
 USER = ["qemu-x86_64", *MODEL]
@@ -255,6 +272,8 @@ WAYS = [
         "qemu-system-x86_64",
     ),
     Way("bochs", "Bochs", bochs.run, "bochs", part=4, only=("bare-start", "hot")),
+    Way("rr-recording", "rr record", prefixed(rr_record), "rr"),
+    Way("rr-replay", "rr replay", rr_replay, "rr"),
     Way("callgrind", "Valgrind callgrind", prefixed(lambda place: CALLGRIND), "valgrind", part=2),
     Way(
         "qemu-user-step",
@@ -275,7 +294,13 @@ WAYS = [
     Way("vbts", "vbts, untraced", vbts_run("plain"), kind="ours"),
     Way("vbts-recorded", "vbts, recorded (circular)", vbts_run("recorded"), kind="ours"),
     Way("vbts-recording", "vbts record", prefixed(vbts_record), kind="ours"),
-    Way("vbts-replay", "vbts replay", vbts_replay, kind="ours"),
+    Way("vbts-replay", "vbts replay", vbts_replay(), kind="ours"),
+    Way(
+        "vbts-replay-btrace",
+        "vbts replay, kept as btrace",
+        vbts_replay("--format", "btrace", "--output", "/dev/null"),
+        kind="ours",
+    ),
     Way("vbts-traced", "vbts, traced to a file", prefixed(vbts_trace(None)), kind="ours"),
     Way("vbts-kept", "vbts, traced to /dev/null", prefixed(vbts_trace("/dev/null")), kind="ours"),
     Way(
@@ -299,6 +324,14 @@ def missing(way):
     """Returns why a way is not available here, or None."""
     if way.tool and not shutil.which(way.tool):
         return f"there is no {way.tool}"
+    if way.tool == "rr":
+        with tempfile.TemporaryDirectory() as work:
+            command = ["rr", "record", "--output-trace-dir", work + "/trace", "true"]
+            tried = subprocess.run(
+                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+            )
+        if tried.returncode:
+            return "rr cannot record here: " + " ".join(tried.stdout.split())[:200]
     return None
 
 
