@@ -24,6 +24,7 @@
 //! | `monitor` | commands of the user |
 //! | `program` | what the program's file tells |
 //! | `target` | what GDB asks for |
+//! | `strace` | system calls in the form of strace |
 
 mod agent;
 mod backward;
@@ -38,6 +39,7 @@ mod processes;
 mod program;
 mod replay;
 mod stops;
+pub mod strace;
 mod target;
 mod tasks;
 

@@ -7,17 +7,15 @@ use std::path::Path;
 
 use anyhow::anyhow;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use vbts_debugger::{AgentPort, Debugger, Parts, distance_of_main};
-use vbts_devices::virtio::console::ConsolePort;
+use vbts_debugger::{Debugger, Parts, distance_of_main};
 use vbts_gdb::Connection;
 use vbts_host::exit::{Failure, say};
-use vbts_protocol::PORT_NAME;
-use vbts_vmm::launch::Launch;
 
 use super::client::{Listener, find};
 use super::{DebugArgs, snapshots};
 use crate::progress::progress;
 use crate::recording::OldRecording;
+use crate::replay::ObservedMachine;
 
 /// A connection that uses the system calls of files, which the sandbox allows.
 struct Stream(File);
@@ -75,18 +73,12 @@ pub(super) fn serve(args: &DebugArgs, file: &Path, listener: Listener) -> Result
     // gdb that is started here has `set sysroot /`.
     let client_has_files = args.listen.is_none();
     let connection = Stream(listener.accept()?);
-    let config = recording.machine_as(&args.machine.config());
-    let mut launch = Launch::new(&config, false)?;
-    launch.set_inputs(recording.inputs.clone())?;
     let main = main_of(&recording);
-    launch.restrict_files()?;
-    let port = AgentPort::new(&recording.inputs);
-    // The order of the devices gives them their addresses.
-    let device = launch
-        .board
-        .add_console(vec![ConsolePort::named(PORT_NAME, Box::new(port.clone()))])?;
-    launch.add_replayed_shares(&recording.facts.shares)?;
-    let machine = launch.boot(&recording.kernel)?;
+    let ObservedMachine {
+        machine,
+        port,
+        device,
+    } = ObservedMachine::of(&recording, &args.machine.config())?;
     let bar = progress("{elapsed} {msg}", !args.quiet);
     let started = Debugger::start(Parts {
         machine,

@@ -68,8 +68,8 @@ pub(super) fn default_scope(recording: &Path) -> Scope {
     }
 }
 
-/// Whether a file is a recording.
-fn is_recording(path: &Path) -> bool {
+/// Returns whether a file is a recording.
+pub(crate) fn is_recording(path: &Path) -> bool {
     let mut start = [0; MAGIC.len()];
     // What is no file is refused as a trace. A pipe cannot be read twice.
     let is_file = fs::metadata(path).is_ok_and(|metadata| metadata.is_file());

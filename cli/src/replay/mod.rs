@@ -7,11 +7,13 @@
 //! | `place` | where a replay is that differs |
 //! | `records` | the branches of the whole machine |
 //! | `trace` | a trace or reports of a recording |
+//! | `observed` | the machine of a recorded program, for a debugger or a list of its system calls |
 //! | `options` | options of the machine, also of `vbts debug` |
 //! | `kept` | traces of recordings, which are kept for `vbts report` |
 
 mod kept;
 mod machine;
+mod observed;
 mod options;
 mod place;
 mod records;
@@ -31,7 +33,8 @@ use vbts_vmm::config::MachineConfig;
 use crate::filters::FilterArgs;
 use crate::options::{EXIT_STATUS, is_btrace, named, seconds, start_logging};
 use crate::report::{ReportParser, ReportRequest};
-pub(crate) use kept::report;
+pub(crate) use kept::{is_recording, report};
+pub(crate) use observed::ObservedMachine;
 pub(crate) use options::ReplayedMachineArgs;
 use records::Opened;
 use run::{Branches, ProgramOutput, Replay, TaskTrace};

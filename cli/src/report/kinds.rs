@@ -9,11 +9,13 @@ use vbts_host::output::Output;
 use super::ReportArgs;
 use super::analysis::{counted, diff, limit, of_function, of_module, perf, timeline, watched};
 use super::branches::{Shown, show};
-use super::{build_ids, inputs};
+use super::{build_ids, inputs, strace};
 use crate::options::{name_of, one_of};
 
 /// The report of a recording that needs no replay.
 const INPUTS: &str = "inputs";
+/// The report of a recording whose replay is observed.
+const STRACE: &str = "strace";
 /// Number of branches that `tail` shows without `--steps`.
 const STEPS: usize = 20;
 /// Percentage of the instructions that a subtree of `calls` has at least, without `--least`.
@@ -35,7 +37,7 @@ pub(crate) struct Kind {
 impl Kind {
     /// Returns whether it is of the recording itself, which is not replayed for it.
     pub(crate) fn is_of_recording(&self) -> bool {
-        self.name == INPUTS
+        [INPUTS, STRACE].contains(&self.name)
     }
 }
 
@@ -140,7 +142,7 @@ const fn row(
 }
 
 #[rustfmt::skip]
-static KINDS: [Kind; 30] = [
+static KINDS: [Kind; 31] = [
     row("text", "For people: one line a branch, with functions and source lines", &[Processor, Sched],
         |args, output| show(Shown::Text, args, output)),
     row("json", "One JSON object a line", &[Processor, Sched],
@@ -163,6 +165,8 @@ static KINDS: [Kind; 30] = [
         |args, output| watched(args, output, CallTrace::new(args.depth.unwrap_or(u32::MAX), args.raw_frames), |trace, out| analysis::call_trace(&mut trace.profile, args.function.as_deref(), out))),
     row("syscalls", "System calls: how often, and instructions of the kernel, in all and of the longest", &[Json],
         |args, output| watched(args, output, SystemCalls::default(), |trace, out| analysis::system_calls(&mut trace.profile, args.json, out))),
+    row(STRACE, "System calls of a recording with arguments and results, as strace shows them", &[Json],
+        strace::show),
     row("folded", "Call stacks with their instructions, for flame graph tools", &[NoInline, RawFrames, ShortNames],
         |args, output| counted(args, output, |trace, out| analysis::folded(&mut trace.profile, out))),
     row("callgrind", "The call graph in Valgrind's format, for KCachegrind and callgrind_annotate", &[NoInline, RawFrames, ShortNames],

@@ -8,6 +8,7 @@
 //! | `files`, `kernel`, `tasks` | the trace, the traced files and kernel, the tasks |
 //! | `build_ids`, `debuginfod` | which files were executed; their debugging information |
 //! | `inputs` | what a recording contains |
+//! | `strace` | system calls of a recording |
 //! | `process` | the process that makes the report |
 //! | `request` | a report as `vbts trace --report` asks for it |
 
@@ -22,6 +23,7 @@ mod kinds;
 mod problems;
 mod process;
 mod request;
+mod strace;
 mod tasks;
 
 use std::fs::File;
@@ -156,8 +158,8 @@ pub(crate) struct ReportArgs {
     /// generics
     #[arg(long)]
     pub short_names: bool,
-    /// functions, modules, files, tasks, calls, syscalls, inputs: one JSON object a line; stat: one
-    /// object
+    /// functions, modules, files, tasks, calls, syscalls, strace, inputs: one JSON object a line;
+    /// stat: one object
     #[arg(long)]
     pub json: bool,
 }

@@ -51,6 +51,7 @@ mod save_restore;
 mod scope;
 mod stepped_programs;
 mod stock_kernel;
+mod strace;
 mod streams;
 mod surroundings;
 mod terminal;
