@@ -61,15 +61,14 @@ impl Target for Debugger {
             return Ok(Vec::new());
         }
         let tasks = self.tasks().map_err(fatal)?;
-        let current = tasks.current();
         let threads = tasks.threads(self.process).into_iter();
         Ok(threads
             .filter_map(|task| {
-                let is_current = current == Some(task);
+                let processor = tasks.processor_of(task);
                 Some(ThreadInfo {
                     id: tasks.id(task)?,
                     name: tasks.name(task),
-                    processor: is_current.then_some(0),
+                    processor: processor.and_then(|(number, _)| u32::try_from(number).ok()),
                     state: String::new(),
                 })
             })

@@ -14,8 +14,9 @@ impl Machine {
     }
 
     /// Has the next run not stop at the breakpoint at which the processor that has its turn is.
+    /// Another processor that is at one stops there when its turn begins.
     pub fn leave_stop(&mut self) {
-        for vcpu in &mut self.vcpus {
+        if let Some(vcpu) = self.vcpus.get_mut(self.schedule.cpu()) {
             vcpu.soft_mut().cpu.leave_stop();
         }
     }
