@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, anyhow};
-use rustix::process::{Signal, WaitOptions, kill_process, setpgid, waitpid};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, setpgid, waitpid};
 use vbts_host::child::fork;
 use vbts_host::exit::{Failure, conclude, killed_by, say, status};
 
@@ -19,8 +19,8 @@ use super::{DebugArgs, session};
 use crate::trace::TraceDirectory;
 
 /// The names of files in the temporary directory.
-const SOCKET: &str = "gdb.socket";
-const SCRIPT: &str = "start.gdb";
+pub(super) const SOCKET: &str = "gdb.socket";
+pub(super) const SCRIPT: &str = "start.gdb";
 
 /// Commands that gdb executes first. `SOCKET` stands for the path of the socket.
 const COMMANDS: &str = include_str!("start.gdb");
@@ -105,7 +105,7 @@ impl Listener {
 }
 
 /// A socket that only this user reaches.
-fn private_socket(path: &Path) -> anyhow::Result<UnixListener> {
+pub(super) fn private_socket(path: &Path) -> anyhow::Result<UnixListener> {
     let name = path.display();
     let listener = UnixListener::bind(path).with_context(|| format!("Cannot listen at {name}"))?;
     fs::set_permissions(path, Permissions::from_mode(0o600))
@@ -113,11 +113,11 @@ fn private_socket(path: &Path) -> anyhow::Result<UnixListener> {
     Ok(listener)
 }
 
-/// The path of the gdb to start.
+/// The path of the gdb to start. `advice` says what else can be done than to install one.
 ///
 /// # Errors
 /// There is none.
-pub(super) fn find(program: &OsStr) -> Result<PathBuf, Failure> {
+pub(super) fn find(program: &OsStr, advice: &str) -> Result<PathBuf, Failure> {
     let is_file = |path: &Path| {
         let metadata = fs::metadata(path);
         metadata.is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
@@ -132,8 +132,7 @@ pub(super) fn find(program: &OsStr) -> Result<PathBuf, Failure> {
     };
     found.ok_or_else(|| {
         Failure::Host(format!(
-            "{} is not installed: install the package gdb, or use --listen ADDRESS with another \
-             client",
+            "{} is not installed: install the package gdb{advice}",
             path.display()
         ))
     })
@@ -167,6 +166,28 @@ impl Client {
     }
 }
 
+/// The commands that connect a gdb to `socket`.
+pub(super) fn script(socket: &Path) -> String {
+    COMMANDS.replace("SOCKET", &socket.display().to_string())
+}
+
+/// Starts a process that serves the client of `listener`.
+///
+/// # Errors
+/// The host starts no process.
+pub(super) fn start_server(
+    args: &DebugArgs,
+    file: &Path,
+    listener: Listener,
+) -> Result<Pid, Failure> {
+    let started = fork().context("Cannot start a process for the replay")?;
+    Ok(started.unwrap_or_else(|| {
+        // The terminal's Ctrl-C is for gdb.
+        let _ = setpgid(None, None);
+        std::process::exit(conclude(session::serve(args, file, listener)).into());
+    }))
+}
+
 /// Starts gdb and a process that serves it, and waits for both.
 fn start_gdb(
     args: &DebugArgs,
@@ -177,15 +198,8 @@ fn start_gdb(
     let socket = directory.file(SOCKET);
     let listener = Listener::Unix(private_socket(&socket)?);
     let script = directory.file(SCRIPT);
-    let commands = COMMANDS.replace("SOCKET", &socket.display().to_string());
-    fs::write(&script, commands).context("Cannot write a script for gdb")?;
-
-    let Some(server) = fork().context("Cannot start a process for the replay")? else {
-        // The terminal's Ctrl-C is for gdb.
-        let _ = setpgid(None, None);
-        std::process::exit(conclude(session::serve(args, file, listener)).into());
-    };
-    drop(listener);
+    fs::write(&script, self::script(&socket)).context("Cannot write a script for gdb")?;
+    let server = start_server(args, file, listener)?;
     let mut command = Command::new(gdb);
     command.args(["-q", "-nx"]);
     if args.batch {
@@ -242,8 +256,8 @@ mod tests {
 
     #[test]
     fn a_missing_gdb_is_named() {
-        let failure = find(OsStr::new("no-such-gdb")).unwrap_err();
+        let failure = find(OsStr::new("no-such-gdb"), "").unwrap_err();
         assert_eq!(failure.status(), 126);
-        assert!(find(OsStr::new("/bin/sh")).is_ok());
+        assert!(find(OsStr::new("/bin/sh"), "").is_ok());
     }
 }

@@ -3,10 +3,12 @@
 //! | module | contents |
 //! |---|---|
 //! | `client` | gdb, connected, or the address at which another client connects |
+//! | `mi` | a gdb that this program drives |
 //! | `session` | the process with the replay, which serves the client |
 //! | `snapshots` | the files with snapshots, for later sessions |
 
 mod client;
+mod mi;
 mod session;
 mod snapshots;
 
@@ -23,9 +25,12 @@ use crate::replay::ReplayedMachineArgs;
 use crate::trace::{TraceDirectory, in_child};
 use crate::{Cli, Command, record};
 use client::{Address, Client};
+pub(crate) use mi::{Answer, Gdb, Stopped, field, quoted};
 
 /// Default maximum size of the snapshots.
 const DEFAULT_SNAPSHOTS: Size = Size(1 << 30);
+/// What can be done without gdb.
+const OTHER_CLIENT: &str = ", or use --listen ADDRESS with another client";
 /// The name of a temporary recording.
 const TEMPORARY: &str = "program.vbts";
 
@@ -106,7 +111,7 @@ pub(crate) fn main(args: &DebugArgs) -> Result<u8, Failure> {
     start_logging(args.machine.log);
     let client = match &args.listen {
         Some(address) => Client::Other(Address::parse(address)?),
-        None => Client::Gdb(client::find(&args.gdb)?),
+        None => Client::Gdb(client::find(&args.gdb, OTHER_CLIENT)?),
     };
     let directory = TraceDirectory::create()?;
     let file = match &args.file {

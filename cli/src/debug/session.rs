@@ -112,7 +112,7 @@ pub(super) fn serve(args: &DebugArgs, file: &Path, listener: Listener) -> Result
 fn main_of(recording: &OldRecording) -> Option<u64> {
     let program = Path::new(&recording.facts.program);
     let path = match program.components().count() {
-        1 => find(program.as_os_str()).ok()?,
+        1 => find(program.as_os_str(), "").ok()?,
         _ => Path::new(&recording.directory).join(program),
     };
     distance_of_main(&std::fs::read(path).ok()?)

@@ -31,9 +31,12 @@ const PIECE: usize = 1 << 20;
 /// # Errors
 /// See [`report::main`]; or the recording cannot be replayed.
 pub(crate) fn report(args: &ReportArgs) -> Result<u8, Failure> {
+    if args.what.is_of_recording() {
+        return report::main(&args.of_recording()?);
+    }
     let is_recorded = is_recording(&args.file);
     let other_is_recorded = args.other.as_deref().is_some_and(is_recording);
-    if args.what.is_of_recording() || !is_recorded && !other_is_recorded {
+    if !is_recorded && !other_is_recorded {
         if args.scope.is_some() {
             return Err(anyhow!("--scope: a trace has the branches that were recorded").into());
         }

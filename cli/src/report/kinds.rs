@@ -9,13 +9,15 @@ use vbts_host::output::Output;
 use super::ReportArgs;
 use super::analysis::{counted, diff, limit, of_function, of_module, perf, timeline, watched};
 use super::branches::{Shown, show};
-use super::{build_ids, inputs, strace};
+use super::{build_ids, inputs, strace, values};
 use crate::options::{name_of, one_of};
 
 /// The report of a recording that needs no replay.
 const INPUTS: &str = "inputs";
 /// The report of a recording whose replay is observed.
 const STRACE: &str = "strace";
+/// The report of a recording that gdb makes.
+const PRINT: &str = "print";
 /// Number of branches that `tail` shows without `--steps`.
 const STEPS: usize = 20;
 /// Percentage of the instructions that a subtree of `calls` has at least, without `--least`.
@@ -35,15 +37,22 @@ pub(crate) struct Kind {
 }
 
 impl Kind {
-    /// Returns whether it is of the recording itself, which is not replayed for it.
+    /// Returns whether it is of the recording itself, and not of its trace.
     pub(crate) fn is_of_recording(&self) -> bool {
-        [INPUTS, STRACE].contains(&self.name)
+        [INPUTS, STRACE].contains(&self.name) || self.has_expression()
+    }
+
+    /// Returns whether it has an expression before its file.
+    pub(crate) fn has_expression(&self) -> bool {
+        self.name == PRINT
     }
 }
 
 /// An option or an argument that only some reports have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Opt {
+    /// `--at PLACE`
+    At,
     /// `--depth N`
     Depth,
     /// `--function NAME`
@@ -58,7 +67,7 @@ pub(crate) enum Opt {
     Module,
     /// `--no-inline`
     NoInline,
-    /// The second trace
+    /// The second trace, or the recording after an expression
     Other,
     /// `--processor N`
     Processor,
@@ -77,7 +86,7 @@ pub(crate) enum Opt {
 }
 
 use Opt::{
-    Depth, Function, Json, Least, Limit, Module, NoInline, Other, Processor, RawFrames, Sched,
+    At, Depth, Function, Json, Least, Limit, Module, NoInline, Other, Processor, RawFrames, Sched,
     ShortNames, Sort, Source, Steps,
 };
 
@@ -85,6 +94,7 @@ impl Opt {
     /// Name on the command line.
     pub(crate) fn name(self) -> &'static str {
         match self {
+            At => "--at",
             Depth => "--depth",
             Function => "--function",
             Json => "--json",
@@ -105,13 +115,14 @@ impl Opt {
 }
 
 /// Reports that people read on a terminal. The others are for programs, or have many branches.
-const FOR_PEOPLE: [&str; 12] = [
+const FOR_PEOPLE: [&str; 13] = [
     "assembly",
     "calls",
     "diff",
     "files",
     "functions",
     "modules",
+    "print",
     "stat",
     "syscalls",
     "tail",
@@ -142,7 +153,7 @@ const fn row(
 }
 
 #[rustfmt::skip]
-static KINDS: [Kind; 31] = [
+static KINDS: [Kind; 32] = [
     row("text", "For people: one line a branch, with functions and source lines", &[Processor, Sched],
         |args, output| show(Shown::Text, args, output)),
     row("json", "One JSON object a line", &[Processor, Sched],
@@ -205,6 +216,8 @@ static KINDS: [Kind; 31] = [
         build_ids::show),
     row(INPUTS, "What a recording contains: files, environment, standard input", &[Json],
         inputs::show),
+    row(PRINT, "Values of expressions each time that a place of a recorded program is reached", &[At, Json, Limit, Other],
+        values::print),
 ];
 
 /// Functions, or what they are in, with their counts.

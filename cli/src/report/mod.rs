@@ -9,6 +9,7 @@
 //! | `build_ids`, `debuginfod` | which files were executed; their debugging information |
 //! | `inputs` | what a recording contains |
 //! | `strace` | system calls of a recording |
+//! | `values` | values of expressions in a recorded program |
 //! | `process` | the process that makes the report |
 //! | `request` | a report as `vbts trace --report` asks for it |
 
@@ -25,7 +26,9 @@ mod process;
 mod request;
 mod strace;
 mod tasks;
+mod values;
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::BufReader;
 use std::path::PathBuf;
@@ -53,7 +56,8 @@ Exit status:
   0    the report is complete
   124  --timeout was reached
   125  bad usage, or the trace cannot be read, or the output fails
-  126  this host cannot confine the process as --sandbox says, or has no debuginfod-find
+  126  this host cannot confine the process as --sandbox says, has no debuginfod-find,
+       or no gdb
   128+n  signal n has ended the report
 A report that is not complete leaves no part of itself in the file that --output names.";
 
@@ -67,8 +71,16 @@ pub(crate) struct ReportArgs {
     /// A trace of `vbts trace --output FILE.btrace` or of `vbts run --record FILE`, or a recording
     /// of `vbts record`, which is replayed the first time
     pub file: PathBuf,
-    /// diff: the trace to compare with
+    /// diff: the trace to compare with. print: the recording, whose expression is in the
+    /// place of FILE
     pub other: Option<PathBuf>,
+    /// The expressions of print.
+    #[arg(skip)]
+    pub expression: Option<OsString>,
+    /// print: where to evaluate expressions: FILE:LINE, a function, or *ADDRESS, also with 'if
+    /// CONDITION'; can be repeated
+    #[arg(long, value_name = "PLACE")]
+    pub at: Vec<String>,
     /// Only the task with this thread ID, or those with this program: a name, or a pattern such as
     /// 'cc*'
     #[arg(long, value_name = "TASK")]
@@ -119,7 +131,8 @@ pub(crate) struct ReportArgs {
     /// The symbols of the guest kernel as text: System.map, or a copy of the guest's /proc/kallsyms
     #[arg(long, value_name = "FILE", conflicts_with = "kernel")]
     pub system_map: Option<PathBuf>,
-    /// functions, modules, files, tasks, diff: at most N rows; assembly: N functions (default: 100)
+    /// functions, modules, files, tasks, diff, print: at most N rows; assembly: N functions
+    /// (default: 100)
     #[arg(long, value_name = "N")]
     pub limit: Option<usize>,
     /// functions, modules, files, tasks: what to sort by (default: instructions)
@@ -158,8 +171,8 @@ pub(crate) struct ReportArgs {
     /// generics
     #[arg(long)]
     pub short_names: bool,
-    /// functions, modules, files, tasks, calls, syscalls, strace, inputs: one JSON object a line;
-    /// stat: one object
+    /// functions, modules, files, tasks, calls, syscalls, strace, inputs, print: one JSON object a
+    /// line; stat: one object
     #[arg(long)]
     pub json: bool,
 }
@@ -217,6 +230,8 @@ impl ReportArgs {
             what,
             file,
             other: None,
+            expression: None,
+            at: Vec::new(),
             task: None,
             processor: None,
             from: None,
@@ -247,6 +262,24 @@ impl ReportArgs {
         }
     }
 
+    /// The report of a recording: its expression comes before its file.
+    ///
+    /// # Errors
+    /// A file is missing.
+    pub(crate) fn of_recording(&self) -> anyhow::Result<Self> {
+        let mut args = self.clone();
+        if args.what.has_expression() {
+            let Some(file) = args.other.take() else {
+                bail!(
+                    "vbts report {}: EXPRESSION and FILE are needed",
+                    args.what.name
+                );
+            };
+            args.expression = Some(std::mem::replace(&mut args.file, file).into());
+        }
+        Ok(args)
+    }
+
     /// The numbers of the branches to show or to filter.
     ///
     /// # Errors
@@ -266,6 +299,7 @@ impl ReportArgs {
     /// Refuses options that the report does not have, which would change nothing.
     pub(crate) fn check_options(&self) -> anyhow::Result<()> {
         let given = [
+            (Opt::At, !self.at.is_empty()),
             (Opt::Processor, self.processor.is_some()),
             (Opt::Sched, self.sched),
             (Opt::Limit, self.limit.is_some()),

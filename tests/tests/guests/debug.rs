@@ -14,6 +14,7 @@ mod kept;
 mod processes;
 mod records;
 mod several_processors;
+mod values;
 
 inventory::submit! { TestModule::new(module_path!(), trials) }
 
