@@ -16,7 +16,7 @@ use vbts_host::child::fork;
 use vbts_host::exit::{Failure, conclude, killed_by, say, status};
 
 use super::{DebugArgs, session};
-use crate::trace::TraceDirectory;
+use crate::trace::{TraceDirectory, in_child};
 
 /// The names of files in the temporary directory.
 pub(super) const SOCKET: &str = "gdb.socket";
@@ -159,7 +159,13 @@ impl Client {
                 say(format_args!(
                     "target remote {place}: a client that connects sees all memory of the program"
                 ));
-                session::serve(args, file, listener)
+                // The process that serves can remove no files.
+                let status = in_child(|| session::serve(args, file, listener));
+                if let Address::Unix(path) = &address {
+                    // The user may have removed it.
+                    let _ = fs::remove_file(path);
+                }
+                Ok(status?)
             }
             Self::Gdb(gdb) => start_gdb(args, file, &gdb, directory),
         }

@@ -3,6 +3,7 @@
 //! A process that has run a guest can open no files any more. Another one therefore traces, and
 //! this one makes the report when that has ended.
 
+use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::thread::{Builder, JoinHandle};
@@ -21,6 +22,9 @@ use vbts_host::HeldSignals;
 use vbts_host::child::fork;
 use vbts_host::exit::{Failure, conclude, status};
 
+/// Directories of killed processes with one number that are passed.
+const MAX_LEFT: u32 = 100;
+
 /// A directory for a trace, which is removed at the end.
 pub(crate) struct TraceDirectory(PathBuf);
 
@@ -30,12 +34,23 @@ impl TraceDirectory {
     /// # Errors
     /// The host refuses it.
     pub(crate) fn create() -> anyhow::Result<Self> {
-        let name = format!("vbts-report-{}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        // It must not exist: nothing in it is of another user.
-        let created = std::fs::DirBuilder::new().mode(0o700).create(&path);
-        created.with_context(|| format!("Cannot create the directory {}", path.display()))?;
-        Ok(Self(path))
+        let mut number = 0;
+        loop {
+            let name = format!("vbts-report-{}-{number}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            // It must not exist: nothing in it is of another user.
+            match std::fs::DirBuilder::new().mode(0o700).create(&path) {
+                // That of a process that was killed, and had the same number.
+                Err(error) if error.kind() == ErrorKind::AlreadyExists && number < MAX_LEFT => {
+                    number += 1;
+                }
+                created => {
+                    let path_shown = path.display();
+                    created.with_context(|| format!("Cannot create the directory {path_shown}"))?;
+                    return Ok(Self(path));
+                }
+            }
+        }
     }
 
     /// The path of a file in it.

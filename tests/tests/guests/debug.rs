@@ -2,8 +2,8 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Instant;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use libtest_mimic::Trial;
@@ -27,6 +27,7 @@ fn trials(module: &str) -> Vec<Trial> {
             ("a_way_back_leads_to_the_same_registers", round_trip),
             ("a_stopped_replay_is_the_recorded_run", unchanged),
             ("the_first_and_the_last_position", ends),
+            ("another_client_ends_the_session", other_client),
             ("what_cannot_be_debugged", refused),
         ],
     )
@@ -48,9 +49,7 @@ impl Recorded {
 
     /// The program without a recording.
     fn prepare(source: &str) -> Result<Self> {
-        if Command::new("gdb").arg("--version").output().is_err() {
-            return Err(Skip("gdb is not installed".into()).into());
-        }
+        needs_gdb()?;
         let directory = tempfile::tempdir()?;
         let recorded = Self { directory };
         fs::write(recorded.file("program.c"), source)?;
@@ -282,6 +281,40 @@ fn ends(machine: &Machine) -> Result<()> {
     let ended = "No more reverse-execution history.";
     check_order(&text, &[ended, ended, "in _start ()", ended])?;
     ensure!(text.contains("Writing to memory is not allowed"), "{text}");
+    Ok(())
+}
+
+fn needs_gdb() -> Result<()> {
+    match Command::new("gdb").arg("--version").output() {
+        Ok(_) => Ok(()),
+        Err(_) => Err(Skip("gdb is not installed".into()).into()),
+    }
+}
+
+/// Another client connects to a socket. When it ends the session, nothing is left.
+fn other_client(machine: &Machine) -> Result<()> {
+    needs_gdb()?;
+    let directory = tempfile::tempdir()?;
+    let recording = directory.path().join("true.vbts");
+    let socket = directory.path().join("socket");
+    let mut command = machine.command(["record", "--quiet", "--output"]);
+    command.arg(&recording).args(["--", "/bin/true"]);
+    machine::finish(command)?.expect(0)?;
+    let mut command = machine.command(["debug", "--quiet", "--listen"]);
+    command.arg(&socket).arg(&recording).stderr(Stdio::null());
+    let mut server = command.spawn()?;
+    while !socket.exists() {
+        ensure!(server.try_wait()?.is_none(), "the server has ended");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let mut gdb = Command::new("gdb");
+    gdb.args(["-nx", "-batch", "-ex"])
+        .arg(format!("target remote {}", socket.display()))
+        .args(["-ex", "stepi", "-ex", "disconnect"]);
+    let run = machine::finish(gdb)?;
+    let status = server.wait()?;
+    ensure!(status.success(), "{status}: {run:?}");
+    ensure!(!socket.exists(), "the socket is left");
     Ok(())
 }
 
