@@ -154,9 +154,6 @@ impl Debugger {
             let tasks = debugger.replay.tasks();
             tasks.and_then(|tasks| tasks.in_user_mode()) == Some(thread)
         };
-        if self.replay.processors() > 1 {
-            return self.last_instruction_in_turns(thread, search);
-        }
         // Where the present stay in user mode has begun.
         let mut entered = is_there(self).then_some(start);
         let mut last = None;
@@ -179,48 +176,6 @@ impl Debugger {
         if let Some(since) = entered {
             let now = self.replay.now();
             last = last_completed(since, now, true).or(last);
-        }
-        Ok(last.filter(|time| *time < search.from))
-    }
-
-    /// The same from the present position on, if several processors take turns: only the turns of
-    /// the one that executes `thread` have its instructions.
-    fn last_instruction_in_turns(
-        &mut self,
-        thread: ThreadId,
-        search: Search,
-    ) -> Result<Option<u64>, Failure> {
-        let mut last = None;
-        loop {
-            let since = self.replay.now();
-            if since >= search.searched {
-                break;
-            }
-            // Which processor executes an instruction is known behind the first one of a run.
-            let was_there = self.tasks()?.user_mode_processor(thread).is_some();
-            let until = self.replay.turn_ends().max(since + 1);
-            let points = StopPoints {
-                user_mode_of: self.space(),
-                ..StopPoints::default()
-            };
-            let outcome = self.replay.run(until.min(search.searched), &points)?;
-            let now = self.replay.now();
-            let has_left = matches!(&outcome, Outcome::Stopped(causes)
-                if causes.contains(&StopCause::LeavesUserMode));
-            let tasks = self.tasks()?;
-            let executed = match has_left {
-                true => tasks.current().and_then(|task| tasks.id(task)),
-                false => tasks.in_user_mode(),
-            };
-            let has_entered = matches!(&outcome, Outcome::Stopped(causes)
-                if causes.contains(&StopCause::EntersUserMode));
-            if was_there && executed == Some(thread) && !has_entered {
-                let is_instruction = !has_left || self.is_in_syscall();
-                last = last_completed(since, now, is_instruction).or(last);
-            }
-            if outcome == Outcome::Ended {
-                break;
-            }
         }
         Ok(last.filter(|time| *time < search.from))
     }

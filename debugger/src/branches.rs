@@ -27,10 +27,8 @@ const MAX_INSTRUCTION: usize = 15;
 struct Logged {
     /// Number of the thread.
     thread: u32,
-    /// Which processors execute that thread.
-    is_current: Vec<bool>,
-    /// The processor of the present entry.
-    processor: usize,
+    /// The processor executes that thread.
+    is_current: bool,
     /// Branches of the thread since the log has begun.
     count: u64,
     /// The last ones, `limit` at most, oldest first.
@@ -47,12 +45,9 @@ impl LogSink for Sink {
         let mut logged = lock(&self.0);
         for entry in full.entries() {
             match entry {
-                LogEntry::Processor { id, .. } => {
-                    logged.processor = usize::try_from(id).unwrap_or(usize::MAX);
-                }
-                LogEntry::Task { ids, .. } => logged.note_task(ids as u32),
+                LogEntry::Task { ids, .. } => logged.is_current = ids as u32 == logged.thread,
                 // A return from the kernel is no branch of the program.
-                LogEntry::Branch { from, to } if logged.is_current() && !is_kernel(from) => {
+                LogEntry::Branch { from, to } if logged.is_current && !is_kernel(from) => {
                     logged.push(Branch { from, to });
                 }
                 _ => {}
@@ -68,18 +63,6 @@ fn is_kernel(address: u64) -> bool {
 }
 
 impl Logged {
-    /// The processor of the present entry executes this thread from here on.
-    fn note_task(&mut self, thread: u32) {
-        let is_thread = thread == self.thread;
-        if let Some(is_current) = self.is_current.get_mut(self.processor) {
-            *is_current = is_thread;
-        }
-    }
-
-    fn is_current(&self) -> bool {
-        self.is_current.get(self.processor).is_some_and(|is| *is)
-    }
-
     fn push(&mut self, branch: Branch) {
         self.count += 1;
         if self.last.len() >= self.limit {
@@ -148,19 +131,13 @@ impl Debugger {
         limit: usize,
     ) -> Result<Arc<Mutex<Logged>>, Failure> {
         self.replay.seek(start)?;
-        let is_current = self.processors_of(thread)?;
+        let is_current = self.tasks()?.executed() == Some(thread);
         Ok(self.attach_log(Logged {
             thread: thread.thread,
             is_current,
             limit,
             ..Logged::default()
         }))
-    }
-
-    /// Returns for each processor whether it executes `thread` now.
-    fn processors_of(&self, thread: ThreadId) -> Result<Vec<bool>, Failure> {
-        let executed = self.tasks()?.executed().into_iter();
-        Ok(executed.map(|executed| executed == Some(thread)).collect())
     }
 
     fn attach_log(&mut self, logged: Logged) -> Arc<Mutex<Logged>> {
@@ -213,7 +190,7 @@ impl Debugger {
         self.replay.seek(start)?;
         let mut logged = Logged {
             thread: thread.thread,
-            is_current: self.processors_of(thread)?,
+            is_current: self.tasks()?.executed() == Some(thread),
             limit: 1,
             ..Logged::default()
         };

@@ -32,15 +32,6 @@ impl Debugger {
     /// Runs up to the next stop point, event or end, for a slice of time at most. Returns the stop
     /// of an event, too.
     fn run_slice(&mut self, with_user_mode: bool) -> Result<(Outcome, Option<Stop>), Failure> {
-        self.run_slice_to(u64::MAX, with_user_mode)
-    }
-
-    /// Does so up to virtual time `limit` in ns at most.
-    fn run_slice_to(
-        &mut self,
-        limit: u64,
-        with_user_mode: bool,
-    ) -> Result<(Outcome, Option<Stop>), Failure> {
         let now = self.replay.now();
         if now >= self.end {
             let stop = self.stop_here(StopReason::HistoryEnd);
@@ -48,10 +39,7 @@ impl Debugger {
         }
         let event = self.replay.next_event(self.process).cloned();
         let until = event.as_ref().map_or(self.end, |event| event.time);
-        let until = until
-            .min(self.end)
-            .min(limit)
-            .min(now.saturating_add(SLICE));
+        let until = until.min(self.end).min(now.saturating_add(SLICE));
         let points = self.stop_points(with_user_mode);
         let outcome = self.replay.run(until, &points)?;
         let now = self.replay.now();
@@ -110,9 +98,6 @@ impl Debugger {
         thread: ThreadId,
         range: Option<&Range<u64>>,
     ) -> Result<Option<Stop>, Failure> {
-        if self.tasks()?.user_mode_processor(thread).is_some() {
-            return self.wait_for_turn(thread, range);
-        }
         let (outcome, stop) = self.run_slice(true)?;
         if stop.is_some() {
             self.interrupted = None;
@@ -134,33 +119,6 @@ impl Debugger {
         if interrupted.is_some() && interrupted == self.user_registers() {
             return Ok(None);
         }
-        Ok(self.has_left(range).then(|| self.stepped_stop(thread)))
-    }
-
-    /// Runs until the processor that executes `thread` in user mode has had its turn for an
-    /// instruction, or for a part of the time until then.
-    fn wait_for_turn(
-        &mut self,
-        thread: ThreadId,
-        range: Option<&Range<u64>>,
-    ) -> Result<Option<Stop>, Failure> {
-        let processor = self.tasks()?.user_mode_processor(thread);
-        self.interrupted = processor.map(|cpu| (cpu.rip, cpu.state().gpr));
-        let now = self.replay.now();
-        let limit = self.replay.turn_ends().max(now + 1);
-        let (outcome, stop) = self.run_slice_to(limit, false)?;
-        let stop = match &outcome {
-            Outcome::Stopped(causes) => self.stop_for(causes).or(stop),
-            Outcome::Paused | Outcome::Ended => stop,
-        };
-        if stop.is_some() {
-            self.interrupted = None;
-            return Ok(stop);
-        }
-        if self.tasks()?.in_user_mode() != Some(thread) {
-            return Ok(None);
-        }
-        self.interrupted = None;
         Ok(self.has_left(range).then(|| self.stepped_stop(thread)))
     }
 

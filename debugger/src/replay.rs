@@ -126,11 +126,12 @@ impl Replay {
     /// Notes why the current task waits for its tracer: the arguments of
     /// `ptrace_stop(exit_code, why, message, info)`.
     fn note_event(&mut self) {
-        let (Some(tasks), Some(cpu)) = (self.tasks(), self.cpu()) else {
+        let Some((_, cpu)) = self.machine.current_processor() else {
             return;
         };
         let state = cpu.state();
         let (code, info) = (state.gpr[gpr::RDI], state.gpr[gpr::RCX]);
+        let tasks = Tasks::new(cpu, &self.layout);
         let thread = tasks.current().and_then(|task| tasks.id(task));
         let code = code & 0xFFFF_FFFF;
         let kind = match (code >> 8, code & 0xFF) {
@@ -167,23 +168,13 @@ impl Replay {
 
     /// The kernel's view of its tasks now.
     pub(crate) fn tasks(&self) -> Option<Tasks<'_>> {
-        Tasks::new(&self.machine, &self.layout)
+        let (_, cpu) = self.machine.current_processor()?;
+        Some(Tasks::new(cpu, &self.layout))
     }
 
     /// The processor that has its turn.
     pub(crate) fn cpu(&self) -> Option<&Cpu> {
         self.machine.current_processor().map(|(_, cpu)| cpu)
-    }
-
-    /// The number of processors.
-    pub(crate) fn processors(&self) -> usize {
-        self.machine.processors().len()
-    }
-
-    /// Virtual time in ns at which another processor may get its turn: now if the next instruction
-    /// may be another's.
-    pub(crate) fn turn_ends(&self) -> u64 {
-        self.machine.turn_ends()
     }
 
     /// Runs up to virtual time `until` in ns, or to one of `points` before. One of the latter at

@@ -61,14 +61,15 @@ impl Target for Debugger {
             return Ok(Vec::new());
         }
         let tasks = self.tasks().map_err(fatal)?;
+        let current = tasks.current();
         let threads = tasks.threads(self.process).into_iter();
         Ok(threads
             .filter_map(|task| {
-                let processor = tasks.processor_of(task);
+                let is_current = current == Some(task);
                 Some(ThreadInfo {
                     id: tasks.id(task)?,
                     name: tasks.name(task),
-                    processor: processor.and_then(|(number, _)| u32::try_from(number).ok()),
+                    processor: is_current.then_some(0),
                     state: String::new(),
                 })
             })

@@ -3,7 +3,6 @@
 use vbts_cpu::Cpu;
 use vbts_cpu::state::{ArchState, gpr, rflags};
 use vbts_gdb::{Avx, Fxsave, Registers, ThreadId};
-use vbts_vmm::machine::Machine;
 
 use crate::layout::Layout;
 
@@ -26,8 +25,6 @@ const GS: usize = 5;
 /// The kernel's view of its tasks, at the present position of a replay.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Tasks<'a> {
-    machine: &'a Machine,
-    /// The processor that has its turn.
     cpu: &'a Cpu,
     layout: &'a Layout,
 }
@@ -41,14 +38,9 @@ pub(crate) struct Task(u64);
 struct Frame([u64; FRAME_WORDS]);
 
 impl<'a> Tasks<'a> {
-    /// The tasks that the kernel with `layout` has in `machine`. `None`: it has no processor.
-    pub(crate) fn new(machine: &'a Machine, layout: &'a Layout) -> Option<Self> {
-        let (_, cpu) = machine.current_processor()?;
-        Some(Self {
-            machine,
-            cpu,
-            layout,
-        })
+    /// The tasks that the kernel with `layout` has, which `cpu` executes.
+    pub(crate) fn new(cpu: &'a Cpu, layout: &'a Layout) -> Self {
+        Self { cpu, layout }
     }
 
     fn word(&self, address: u64) -> Option<u64> {
@@ -57,14 +49,9 @@ impl<'a> Tasks<'a> {
         is_read.then(|| u64::from_le_bytes(bytes))
     }
 
-    /// The task that the processor executes which has its turn.
+    /// The task that the processor executes.
     pub(crate) fn current(&self) -> Option<Task> {
-        self.task_of(self.cpu)
-    }
-
-    /// The task that `cpu` executes.
-    fn task_of(&self, cpu: &Cpu) -> Option<Task> {
-        let state = cpu.state();
+        let state = self.cpu.state();
         // One of them is the program's, which is in the lower half: which, changes in the middle of
         // an entry.
         let bases = [state.seg[GS].base, state.msr.kernel_gs_base];
@@ -73,40 +60,20 @@ impl<'a> Tasks<'a> {
         Some(Task(task))
     }
 
-    /// The processor that executes `task`, with its number.
-    pub(crate) fn processor_of(&self, task: Task) -> Option<(usize, &'a Cpu)> {
-        let mut processors = self.machine.processors().enumerate();
-        processors.find(|(_, cpu)| self.task_of(cpu) == Some(task))
-    }
-
-    /// The processor that executes `thread` in user mode, whether it has its turn or not.
-    pub(crate) fn user_mode_processor(&self, thread: ThreadId) -> Option<&'a Cpu> {
-        let mut processors = self.machine.processors().filter(|cpu| cpu.cpl == 3);
-        processors.find(|cpu| {
-            let task = self.task_of(cpu);
-            task.and_then(|task| self.id(task)) == Some(thread)
-        })
-    }
-
-    /// The task that the processor executes which has its turn, if it does so in user mode.
+    /// The task that the processor executes, if it does so in user mode.
     pub(crate) fn in_user_mode(&self) -> Option<ThreadId> {
         let current = (self.cpu.cpl == 3).then(|| self.current()).flatten()?;
         self.id(current)
     }
 
-    /// The threads whose code or system calls the processors execute, by their numbers. The kernel
-    /// changes the current task after the stack when it switches, so the stack tells.
-    pub(crate) fn executed(&self) -> Vec<Option<ThreadId>> {
-        let processors = self.machine.processors();
-        processors.map(|cpu| self.executed_by(cpu)).collect()
-    }
-
-    fn executed_by(&self, cpu: &Cpu) -> Option<ThreadId> {
-        let current = self.task_of(cpu)?;
-        if cpu.cpl == 3 {
+    /// The thread whose code or system call the processor executes. The kernel changes the current
+    /// task after the stack when it switches, so the stack tells.
+    pub(crate) fn executed(&self) -> Option<ThreadId> {
+        let current = self.current()?;
+        if self.cpu.cpl == 3 {
             return self.id(current);
         }
-        let pointer = cpu.state().gpr[gpr::RSP];
+        let pointer = self.cpu.state().gpr[gpr::RSP];
         let has_pointer = |task: &Task| {
             let stack = self.word(task.0.wrapping_add(self.layout.stack));
             stack.is_some_and(|stack| pointer.wrapping_sub(stack) < STACK_SIZE)
@@ -229,24 +196,23 @@ impl<'a> Tasks<'a> {
     /// The registers of a task: those of the processor, or those that it has saved when it entered
     /// the kernel.
     pub(crate) fn registers(&self, task: Task) -> Option<Registers> {
-        let executed = self
-            .processor_of(task)
-            .map(|(_, cpu)| (cpu.cpl, cpu.state()));
-        let mut registers = match &executed {
-            Some((3, state)) => in_user_mode(state),
-            _ => self.frame(task)?.registers(),
+        let state = self.cpu.state();
+        let is_current = self.current() == Some(task);
+        let mut registers = match is_current && self.cpu.cpl == 3 {
+            true => in_user_mode(&state),
+            false => self.frame(task)?.registers(),
         };
         // A return from a fault sets RF, which no program can see: PUSHF stores it as 0.
         registers.rflags &= !rflags::RF;
-        if let Some((cpl, state)) = &executed {
-            let user_gs = match cpl {
+        if is_current {
+            let user_gs = match self.cpu.cpl {
                 3 => state.seg[GS].base,
                 // An entry that has not exchanged them yet has the program's in the register.
                 _ if (state.seg[GS].base as i64) < 0 => state.msr.kernel_gs_base,
                 _ => state.seg[GS].base,
             };
             (registers.fs_base, registers.gs_base) = (state.seg[FS].base, user_gs);
-            registers.fxsave = Some(fxsave_of(state));
+            registers.fxsave = Some(fxsave_of(&state));
             registers.avx = Some(Avx {
                 ymmh: state.ymm_high,
             });

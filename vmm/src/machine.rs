@@ -323,20 +323,6 @@ impl Machine {
             .map(|vcpu| (number, &vcpu.soft().cpu))
     }
 
-    /// All processors, by their numbers.
-    pub fn processors(&self) -> impl ExactSizeIterator<Item = &Cpu> {
-        self.vcpus.iter().map(|vcpu| &vcpu.soft().cpu)
-    }
-
-    /// Virtual time in ns at which another processor may get its turn; not before now. It is now if
-    /// the next instruction may be another processor's.
-    pub fn turn_ends(&self) -> u64 {
-        match self.vcpus.len() {
-            1 => u64::MAX,
-            _ => self.schedule.run_ends(),
-        }
-    }
-
     /// The board.
     pub fn board(&self) -> &Board {
         &self.board

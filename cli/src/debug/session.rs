@@ -58,9 +58,9 @@ pub(super) fn serve(args: &DebugArgs, file: &Path, listener: Listener) -> Result
         let file = file.display();
         return Err(anyhow!("{file}: a recording of a machine cannot be debugged yet").into());
     }
-    if recording.facts.is_32_bit {
+    if recording.machine.processors != 1 || recording.facts.is_32_bit {
         return Err(anyhow!(
-            "{}: only recordings of a 64-bit kernel can be debugged",
+            "{}: only recordings of one processor and of a 64-bit kernel can be debugged",
             file.display()
         )
         .into());

@@ -226,7 +226,7 @@ impl SystemCallTrace {
     fn stopped(&mut self, address: u64) -> Option<Line> {
         let (_, cpu) = self.machine.current_processor()?;
         let state = cpu.state();
-        let tasks = Tasks::new(&self.machine, &self.layout)?;
+        let tasks = Tasks::new(cpu, &self.layout);
         let task = tasks.current()?;
         let thread = tasks.id(task).filter(|id| id.process != AGENT)?;
         let time = self.machine.now();
@@ -282,7 +282,8 @@ impl SystemCallTrace {
     /// The line of the call from which a task returns with `result`.
     fn returned(&mut self, task: Task, thread: ThreadId, result: u64) -> Option<Line> {
         let open = self.open.remove(&thread.thread)?;
-        let tasks = Tasks::new(&self.machine, &self.layout)?;
+        let (_, cpu) = self.machine.current_processor()?;
+        let tasks = Tasks::new(cpu, &self.layout);
         let memory = tasks.space(task).map(|space| Memory { tasks, space });
         let call = Call::of(open.number);
         let arguments = call.outputs(&open.values, open.texts, result as i64, memory.as_ref());

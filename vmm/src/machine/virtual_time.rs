@@ -62,12 +62,6 @@ impl Schedule {
         self.cpu
     }
 
-    /// Virtual time in ns at which the run of the present processor ends for other processors; now
-    /// if none is under way.
-    pub(super) fn run_ends(&self) -> u64 {
-        self.interrupted.map_or(self.now, |run| run.limit)
-    }
-
     /// Begins the turns that have followed the last one while its processor ran on alone: a turn
     /// ends at the same time as if each had been a run of its own.
     fn end_turns(&mut self) {
