@@ -11,7 +11,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, anyhow};
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, setpgid, waitpid};
+use rustix::process::{
+    Pid, Signal, WaitOptions, kill_process, set_parent_process_death_signal, setpgid, waitpid,
+};
 use vbts_host::child::fork;
 use vbts_host::exit::{Failure, conclude, killed_by, say, status};
 
@@ -160,7 +162,12 @@ impl Client {
                     "target remote {place}: a client that connects sees all memory of the program"
                 ));
                 // The process that serves can remove no files.
-                let status = in_child(|| session::serve(args, file, listener));
+                let status = in_child(|| {
+                    // It does not outlast a session that is killed.
+                    set_parent_process_death_signal(Some(Signal::KILL))
+                        .context("Cannot watch the session's process")?;
+                    session::serve(args, file, listener)
+                });
                 if let Address::Unix(path) = &address {
                     // The user may have removed it.
                     let _ = fs::remove_file(path);

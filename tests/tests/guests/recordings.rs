@@ -131,7 +131,11 @@ fn trace(machine: &Machine, output: &Path, options: &[&str], program: &[&str]) -
 fn branches(machine: &Machine) -> Result<()> {
     let directory = tempfile::tempdir()?;
     let [traced, first, second] = ["traced", "first", "second"].map(|n| directory.path().join(n));
-    for (program, processors) in STEADY.iter().flat_map(|p| [(p, "1"), (p, "4")]) {
+    let on_one = STEADY.iter().map(|program| (program, "1"));
+    // With several processors, random numbers depend on the times of interrupts, and Python orders
+    // its dictionaries by them.
+    let on_several = STEADY.iter().take(2).map(|program| (program, "4"));
+    for (program, processors) in on_one.chain(on_several) {
         let options = ["--smp", processors, "--epoch", "7"];
         let expected = trace(machine, &traced, &options, program)?;
         ensure!(expected.len() > 1000 && expected.len() % 24 == 0);
