@@ -7,7 +7,8 @@ beside this script. RELEASE is the address of a release of vbts, KERNEL a kernel
 known by name: their effects are those on files.
 
 Writes what the component of GitLab becomes, with its inputs, for a check by a schema, to the
-directory gitlab. Fails if a job fails, if it leaves no summary, or if a growth does not fail.
+directory gitlab. Fails if a job fails, if it leaves no summary, if a growth does not fail, or if a failure is not
+recorded.
 """
 
 import json
@@ -124,6 +125,8 @@ FILES = {
     "trace": ["index.html", "flamegraph.svg", "trace.btrace"],
     "coverage": ["lcov.info", "cobertura.xml", "index.html"],
     "count": ["counts.json", "counts.txt"],
+    # A recording of what has not failed is not kept.
+    "record": [],
     "test": ["report.xml", "ktap"],
 }
 # What a summary says.
@@ -131,6 +134,7 @@ FIGURES = {
     "trace": r"[\d,]+  instructions",
     "coverage": r"\| lines \| \d+ \| \d+ \| \d+\.\d % \|",
     "count": r"[\d,]+  instructions",
+    "record": r"ended with status 0",
     "test": r"\| [1-9]\d* \| 0 \| \d+ \| 0 \|",
 }
 
@@ -161,6 +165,18 @@ def growth(job, run, counts):
     print(f"{job.name}: passed", flush=True)
 
 
+def failure(job, steps):
+    """Runs the job that records with a program that fails: the recording is an artifact."""
+    for step in steps:
+        if "with" in step:
+            step["with"]["command"] = "sh -c 'kill -SEGV $$'"
+    job.github(steps)
+    check(job.status == 139, f"{job.name}: a failure ends with status {job.status}")
+    for name in ["recording.vbts", "tail.txt", "summary.md"]:
+        check(os.path.getsize(f"{job.results()}/{name}") > 0, f"{job.name}: {name} is empty")
+    print(f"{job.name}: passed", flush=True)
+
+
 def main():
     release, kernel = sys.argv[1:]
     for mode in FILES:
@@ -174,6 +190,9 @@ def main():
             growth(
                 again, lambda job, steps=steps: job.github(steps), f"{job.results()}/counts.json"
             )
+
+        if mode == "record":
+            failure(Job("github-record-failure", release, kernel), steps)
 
     (pipeline,) = load(f"{EXAMPLES}/gitlab.yml")
     os.mkdir("gitlab")
