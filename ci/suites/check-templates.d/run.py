@@ -7,8 +7,8 @@ beside this script. RELEASE is the address of a release of vbts, KERNEL a kernel
 known by name: their effects are those on files.
 
 Writes what the component of GitLab becomes, with its inputs, for a check by a schema, to the
-directory gitlab. Fails if a job fails, if it leaves no summary, if a growth does not fail, or if a failure is not
-recorded.
+directory gitlab. Fails if a job fails, if it leaves no summary, if a growth does not fail, or if a
+failure is not recorded.
 """
 
 import json
