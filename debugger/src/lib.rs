@@ -12,6 +12,7 @@
 //! |---|---|
 //! | `layout` | where the guest's kernel keeps what is read here |
 //! | `tasks` | threads, registers and memory at the present position |
+//! | `tracer_stop` | why a task stops for the agent |
 //! | `agent` | the connection to the guest's agent |
 //! | `processes` | the processes of the run, and which one is debugged |
 //! | `replay` | runs to a position, and the events of the run |
@@ -42,6 +43,7 @@ mod stops;
 pub mod strace;
 mod target;
 mod tasks;
+mod tracer_stop;
 
 pub use agent::AgentPort;
 pub use debugger::{Debugger, Parts};

@@ -2,7 +2,6 @@
 //! the whole run.
 
 use serde::{Deserialize, Serialize};
-use vbts_cpu::state::gpr;
 use vbts_cpu::{BranchLog, Breakpoint, Cpu, Probe, StopCause, StopPoints};
 use vbts_gdb::ThreadId;
 use vbts_host::exit::Failure;
@@ -12,22 +11,16 @@ use crate::agent::Agent;
 use crate::kept::SnapshotFiles;
 use crate::layout::Layout;
 use crate::tasks::Tasks;
+use crate::tracer_stop::TracerStop;
 
 /// Bytes of `siginfo_t`.
 const SIGINFO_SIZE: usize = 128;
-/// Bytes of the kernel's form of it, which is a part.
-const KERNEL_SIGINFO_SIZE: usize = 48;
-
-/// Linux's `PTRACE_EVENT_EXEC` and `PTRACE_EVENT_EXIT`.
-const EVENT_EXEC: u64 = 4;
-const EVENT_EXIT: u64 = 6;
-const SIGTRAP: u64 = 5;
 /// Events of a run behind which signals are not noted any more.
 const MAX_SIGNALS: usize = 1 << 20;
 /// Virtual time in ns between two reports of progress.
 const PROGRESS_INTERVAL: u64 = 50_000_000;
 /// Number of the system call `exit_group`.
-const EXIT_GROUP: u64 = 231;
+pub(crate) const EXIT_GROUP: u64 = 231;
 
 /// An event of a thread that the agent traces.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -123,28 +116,24 @@ impl Replay {
         Ok(())
     }
 
-    /// Notes why the current task waits for its tracer: the arguments of
-    /// `ptrace_stop(exit_code, why, message, info)`.
+    /// Notes why the current task waits for its tracer.
     fn note_event(&mut self) {
         let Some((_, cpu)) = self.machine.current_processor() else {
             return;
         };
-        let state = cpu.state();
-        let (code, info) = (state.gpr[gpr::RDI], state.gpr[gpr::RCX]);
         let tasks = Tasks::new(cpu, &self.layout);
         let thread = tasks.current().and_then(|task| tasks.id(task));
-        let code = code & 0xFFFF_FFFF;
-        let kind = match (code >> 8, code & 0xFF) {
-            (0, signal @ 1..=64) => {
-                let mut bytes = vec![0; SIGINFO_SIZE];
-                tasks.read_kernel(info, &mut bytes[..KERNEL_SIGINFO_SIZE]);
-                EventKind::Signal(signal as u8, bytes)
+        let kind = match TracerStop::of(cpu, &tasks) {
+            Some(TracerStop::Signal(signal, info)) => {
+                let mut bytes = info.to_vec();
+                bytes.resize(SIGINFO_SIZE, 0);
+                EventKind::Signal(signal, bytes)
             }
-            (EVENT_EXEC, SIGTRAP) => EventKind::Exec,
-            (EVENT_EXIT, SIGTRAP) => EventKind::Exit {
+            Some(TracerStop::Exec) => EventKind::Exec,
+            Some(TracerStop::Exit(_)) => EventKind::Exit {
                 of_process: tasks.current_call() == Some(EXIT_GROUP),
             },
-            _ => return,
+            None => return,
         };
         let is_signal = matches!(kind, EventKind::Signal(..));
         if is_signal && self.events.len() >= MAX_SIGNALS {

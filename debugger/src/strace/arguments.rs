@@ -2,8 +2,10 @@
 
 use std::fmt::Write as _;
 
+use vbts_host::exit::signal_name;
+
 use super::flags::SHOWN;
-use super::{flags, signal_text, structures};
+use super::{flags, structures};
 use crate::tasks::Tasks;
 
 /// Bytes of a path that are read, at most (`PATH_MAX`).
@@ -190,9 +192,9 @@ pub(super) fn input(
         },
         "directory" if number == WORKING_DIRECTORY => "AT_FDCWD".into(),
         "directory" => number.to_string(),
-        "signal" => signal_text(number),
+        "signal" => signal_name(number),
         "timespec" => timespec(value, memory),
-        "clone_pointer" => format!("flags={}", flags::clone(value, signal_text)),
+        "clone_pointer" => format!("flags={}", flags::clone(value, signal_name)),
         "clone_flags" => format!("child_stack={}", pointer(value)),
         _ => flags::text(kind, value)
             .or_else(|| structures::text(kind, value, other.unwrap_or(0), memory?))
@@ -231,7 +233,7 @@ fn wait_status(status: i32) -> String {
         0 => format!("[{{WIFEXITED(s) && WEXITSTATUS(s) == {high}}}]"),
         0x7F => format!(
             "[{{WIFSTOPPED(s) && WSTOPSIG(s) == {}}}]",
-            signal_text(high)
+            signal_name(high)
         ),
         signal => {
             let core = if status & 0x80 != 0 {
@@ -241,7 +243,7 @@ fn wait_status(status: i32) -> String {
             };
             format!(
                 "[{{WIFSIGNALED(s) && WTERMSIG(s) == {}{core}}}]",
-                signal_text(signal)
+                signal_name(signal)
             )
         }
     }
@@ -284,7 +286,7 @@ pub(super) fn signal_info(bytes: &[u8; 48]) -> String {
     };
     let address = u64::from(number(16) as u32) | u64::from(number(20) as u32) << 32;
     let (signal, code) = (number(0), number(8));
-    let name = signal_text(signal);
+    let name = signal_name(signal);
     let code_name = match (name.as_str(), code) {
         (_, 0) => "SI_USER",
         (_, -6) => "SI_TKILL",
@@ -310,7 +312,7 @@ pub(super) fn signal_info(bytes: &[u8; 48]) -> String {
             number(20),
             match code {
                 1 => number(24).to_string(),
-                _ => signal_text(number(24)),
+                _ => signal_name(number(24)),
             }
         ),
         (_, ..=0) => format!("si_pid={}, si_uid={}", number(16), number(20)),

@@ -32,7 +32,9 @@ use vbts_vmm::machine::{End, Machine};
 
 use crate::agent::{Agent, AgentPort};
 use crate::layout::Layout;
-use crate::tasks::{Task, Tasks};
+use crate::replay::EXIT_GROUP;
+use crate::tasks::Tasks;
+use crate::tracer_stop::TracerStop;
 use arguments::Memory;
 use table::{Call, Returns};
 
@@ -57,10 +59,6 @@ const RESTARTS: [(i64, &str, &str); 4] = [
 /// Numbers of system calls that matter here.
 const EXECVE: u64 = 59;
 const EXIT: u64 = 60;
-const EXIT_GROUP: u64 = 231;
-/// Linux's `PTRACE_EVENT_EXIT`, and the signal of all events.
-const EVENT_EXIT: u64 = 6;
-const SIGTRAP: u64 = 5;
 /// Number of the agent's process, the first one of the guest.
 const AGENT: u32 = 1;
 /// Tasks whose calls are kept at once, at most.
@@ -122,6 +120,7 @@ impl std::fmt::Display for Line {
 #[derive(Debug)]
 struct Open {
     time: u64,
+    thread: ThreadId,
     number: u64,
     values: [u64; 6],
     /// The texts of the arguments that the kernel reads; `None` for what it writes.
@@ -157,7 +156,8 @@ impl SystemCallTrace {
         inputs: Inputs,
         kernel: &[u8],
     ) -> Result<Self, Failure> {
-        let symbol = |name: &str| Kernel::parse(kernel)?.symbol(name);
+        let symbols = Kernel::parse(kernel);
+        let symbol = |name: &str| symbols.as_ref()?.symbol(name);
         let begin_exec = symbol("begin_new_exec").unwrap_or(0);
         let known = Layout::of(kernel)
             .zip(symbol("do_syscall_64").zip(symbol("syscall_exit_to_user_mode")));
@@ -212,12 +212,8 @@ impl SystemCallTrace {
                 }
             }
         }
-        for (thread, open) in std::mem::take(&mut self.open) {
-            let thread = ThreadId {
-                process: thread,
-                thread,
-            };
-            each(open.unfinished(thread))?;
+        for open in std::mem::take(&mut self.open).into_values() {
+            each(open.unfinished())?;
         }
         Ok(())
     }
@@ -232,10 +228,8 @@ impl SystemCallTrace {
         let time = self.machine.now();
         let memory = tasks.space(task).map(|space| Memory { tasks, space });
         if address == self.layout.ptrace_stop {
-            let [code, message, info] =
-                [gpr::RDI, gpr::RDX, gpr::RCX].map(|register| state.gpr[register]);
             self.program?;
-            let happening = meets_tracer(&tasks, code as u32, message, info)?;
+            let happening = TracerStop::of(cpu, &tasks).and_then(at_tracer_stop)?;
             return Some(Line {
                 time,
                 thread,
@@ -252,7 +246,8 @@ impl SystemCallTrace {
         }
         let frame = pt_regs(&tasks, state.gpr[gpr::RDI])?;
         if address == self.exit {
-            return self.returned(task, thread, frame[PT_AX]);
+            let open = self.open.remove(&thread.thread)?;
+            return Some(open.returned(frame[PT_AX], memory.as_ref()));
         }
         let number = state.gpr[gpr::RSI] & 0xFFFF_FFFF;
         if self.program.is_none() && number == EXECVE {
@@ -266,73 +261,74 @@ impl SystemCallTrace {
         let texts = call.inputs(&values, memory.as_ref());
         let open = Open {
             time,
+            thread,
             number,
             values,
             texts,
         };
         if matches!(number, EXIT | EXIT_GROUP) {
-            return Some(open.unfinished(thread));
+            return Some(open.unfinished());
         }
         if self.open.len() < MAX_TASKS {
             self.open.insert(thread.thread, open);
         }
         None
     }
-
-    /// The line of the call from which a task returns with `result`.
-    fn returned(&mut self, task: Task, thread: ThreadId, result: u64) -> Option<Line> {
-        let open = self.open.remove(&thread.thread)?;
-        let (_, cpu) = self.machine.current_processor()?;
-        let tasks = Tasks::new(cpu, &self.layout);
-        let memory = tasks.space(task).map(|space| Memory { tasks, space });
-        let call = Call::of(open.number);
-        let arguments = call.outputs(&open.values, open.texts, result as i64, memory.as_ref());
-        Some(Line {
-            time: open.time,
-            thread,
-            happening: Happening::Call {
-                name: name(open.number),
-                arguments,
-                result: Some(result_text(result, call.returns())),
-            },
-        })
-    }
 }
 
 impl Open {
+    /// The line of a call that has returned `result`.
+    fn returned(self, result: u64, memory: Option<&Memory<'_>>) -> Line {
+        let call = Call::of(self.number);
+        let arguments = call.outputs(&self.values, self.texts, result as i64, memory);
+        let result = Some(result_text(result, call.returns()));
+        Self::line(self.time, self.thread, self.number, arguments, result)
+    }
+
     /// The line of a call that does not return.
-    fn unfinished(self, thread: ThreadId) -> Line {
-        let values = self.values.iter();
-        let texts = self.texts.into_iter().zip(values);
+    fn unfinished(self) -> Line {
+        let texts = self.texts.into_iter().zip(&self.values);
         let arguments = texts.map(|(text, value)| text.unwrap_or_else(|| format!("{value:#x}")));
+        Self::line(
+            self.time,
+            self.thread,
+            self.number,
+            arguments.collect(),
+            None,
+        )
+    }
+
+    fn line(
+        time: u64,
+        thread: ThreadId,
+        number: u64,
+        arguments: Vec<String>,
+        result: Option<String>,
+    ) -> Line {
         Line {
-            time: self.time,
+            time,
             thread,
             happening: Happening::Call {
-                name: name(self.number),
-                arguments: arguments.collect(),
-                result: None,
+                name: name(number),
+                arguments,
+                result,
             },
         }
     }
 }
 
-/// What a task tells its tracer: the arguments of `ptrace_stop(exit_code, why, message, info)`.
-fn meets_tracer(tasks: &Tasks<'_>, code: u32, message: u64, info: u64) -> Option<Happening> {
-    match (u64::from(code >> 8), u64::from(code & 0xFF)) {
-        (0, signal @ 1..=64) => {
-            let mut bytes = [0; 48];
-            tasks.read_kernel(info, &mut bytes);
-            Some(Happening::Signal {
-                name: signal_text(signal as i32),
-                info: arguments::signal_info(&bytes),
-            })
-        }
-        (EVENT_EXIT, SIGTRAP) => Some(Happening::End(match message & 0x7F {
-            0 => Ok((message >> 8) as u8),
-            signal => Err(signal_text(signal as i32)),
+/// What has happened at a stop of a task for its tracer.
+fn at_tracer_stop(stop: TracerStop) -> Option<Happening> {
+    match stop {
+        TracerStop::Signal(signal, info) => Some(Happening::Signal {
+            name: signal_name(signal.into()),
+            info: arguments::signal_info(&info),
+        }),
+        TracerStop::Exit(status) => Some(Happening::End(match status & 0x7F {
+            0 => Ok((status >> 8) as u8),
+            signal => Err(signal_name(signal as i32)),
         })),
-        _ => None,
+        TracerStop::Exec => None,
     }
 }
 
@@ -354,11 +350,6 @@ fn name(number: u64) -> String {
         || format!("syscall_{number:#x}"),
         |call| call.name().to_owned(),
     )
-}
-
-/// The name of a signal.
-fn signal_text(signal: i32) -> String {
-    signal_name(signal)
 }
 
 /// A result as strace shows it.

@@ -1,7 +1,8 @@
 //! The text of structures in arguments of system calls, as strace shows them.
 
 use super::arguments::{Memory, pointer, quoted};
-use super::{flags, signal_text};
+use super::flags;
+use vbts_host::exit::signal_name;
 
 /// Elements of a list that are shown, at most.
 const SHOWN_ELEMENTS: u64 = 32;
@@ -65,7 +66,7 @@ fn signals(set: u64) -> String {
     };
     let names = (1..=64).filter(|signal| named >> (signal - 1) & 1 == 1);
     let names = names.map(|signal| {
-        let name = signal_text(signal);
+        let name = signal_name(signal);
         name.strip_prefix("SIG").unwrap_or(&name).to_owned()
     });
     format!("{sign}[{}]", names.collect::<Vec<_>>().join(" "))
