@@ -7,8 +7,9 @@ use vbts_guest_files::arch::Arch;
 use vbts_guest_files::{Api, kernel};
 use vbts_host::exit::Failure;
 use vbts_host::whole_file;
+use vbts_symbols::elf::digits;
 
-use crate::sha256::{digits, of_parts};
+use crate::sha256::of_parts;
 
 /// The hash of a kernel for a recording.
 pub(crate) fn hash(image: &[u8]) -> String {

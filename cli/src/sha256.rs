@@ -34,15 +34,11 @@ pub(crate) fn of_file(file: &mut File) -> io::Result<Hash> {
     }
 }
 
-/// The hexadecimal digits of a hash, or of a part of one.
-pub(crate) fn digits(hash: &[u8]) -> String {
-    hash.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::io::Write as _;
+    use vbts_symbols::elf::digits;
 
     #[test]
     fn hashes_are_those_of_the_standard() {

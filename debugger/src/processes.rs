@@ -21,7 +21,8 @@ pub(crate) struct Process {
     parent: u32,
     /// Virtual time in ns at which the agent has told of the fork.
     pub start: u64,
-    /// The same of the program that the process executes last: of its exec, or of the fork.
+    /// Virtual time in ns at which the agent has told of the last exec, or of the fork if there
+    /// is none.
     pub begin: u64,
     /// Path of that program.
     program: Vec<u8>,

@@ -15,8 +15,8 @@ const MAX_INSTRUCTION: u64 = 15;
 /// The beginning of the name of the resolver, which jumps to the function that it has found. Other
 /// functions of the linker only call.
 const RESOLVER: &str = "_dl_runtime_";
-/// What follows the call of `_dl_start` in the dynamic linker, with a name of its own: it jumps to
-/// the program's entry point.
+/// Name of the code behind the call of `_dl_start` in the dynamic linker: it jumps to the program's
+/// entry point.
 const LINKER_START: &str = "_dl_start_user";
 /// Offset of a function's first byte.
 const ENTRY: u64 = 0;
@@ -40,7 +40,7 @@ struct Place {
     is_linkage: bool,
     /// Its function jumps to others, and does not call them.
     jumps: bool,
-    /// It is in the code of the dynamic linker that jumps to the program.
+    /// The place is in the code of the dynamic linker that jumps to the program.
     is_linker_start: bool,
 }
 

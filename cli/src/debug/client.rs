@@ -21,8 +21,8 @@ use super::{DebugArgs, session};
 use crate::trace::{TraceDirectory, in_child};
 
 /// The names of files in the temporary directory.
-pub(super) const SOCKET: &str = "gdb.socket";
-pub(super) const SCRIPT: &str = "start.gdb";
+const SOCKET: &str = "gdb.socket";
+const SCRIPT: &str = "start.gdb";
 
 /// Commands that gdb executes first. `SOCKET` stands for the path of the socket.
 const COMMANDS: &str = include_str!("start.gdb");
@@ -107,7 +107,7 @@ impl Listener {
 }
 
 /// A socket that only this user reaches.
-pub(super) fn private_socket(path: &Path) -> anyhow::Result<UnixListener> {
+fn private_socket(path: &Path) -> anyhow::Result<UnixListener> {
     let name = path.display();
     let listener = UnixListener::bind(path).with_context(|| format!("Cannot listen at {name}"))?;
     fs::set_permissions(path, Permissions::from_mode(0o600))
@@ -180,7 +180,7 @@ impl Client {
 }
 
 /// The commands that connect a gdb to `socket`.
-pub(super) fn script(socket: &Path) -> String {
+fn script(socket: &Path) -> String {
     COMMANDS.replace("SOCKET", &socket.display().to_string())
 }
 
@@ -188,17 +188,30 @@ pub(super) fn script(socket: &Path) -> String {
 ///
 /// # Errors
 /// The host starts no process.
-pub(super) fn start_server(
-    args: &DebugArgs,
-    file: &Path,
-    listener: Listener,
-) -> Result<Pid, Failure> {
+fn start_server(args: &DebugArgs, file: &Path, listener: Listener) -> Result<Pid, Failure> {
     let started = fork().context("Cannot start a process for the replay")?;
     Ok(started.unwrap_or_else(|| {
         // The terminal's Ctrl-C is for gdb.
         let _ = setpgid(None, None);
         std::process::exit(conclude(session::serve(args, file, listener)).into());
     }))
+}
+
+/// Starts a process that serves a gdb, and writes the script with which that connects to it.
+/// Returns the process and the script.
+///
+/// # Errors
+/// The directory cannot be written, or the host starts no process.
+pub(super) fn serve_gdb(
+    args: &DebugArgs,
+    file: &Path,
+    directory: &TraceDirectory,
+) -> Result<(Pid, PathBuf), Failure> {
+    let socket = directory.file(SOCKET);
+    let listener = Listener::Unix(private_socket(&socket)?);
+    let script = directory.file(SCRIPT);
+    fs::write(&script, self::script(&socket)).context("Cannot write a script for gdb")?;
+    Ok((start_server(args, file, listener)?, script))
 }
 
 /// Starts gdb and a process that serves it, and waits for both.
@@ -208,11 +221,7 @@ fn start_gdb(
     gdb: &Path,
     directory: &TraceDirectory,
 ) -> Result<u8, Failure> {
-    let socket = directory.file(SOCKET);
-    let listener = Listener::Unix(private_socket(&socket)?);
-    let script = directory.file(SCRIPT);
-    fs::write(&script, self::script(&socket)).context("Cannot write a script for gdb")?;
-    let server = start_server(args, file, listener)?;
+    let (server, script) = serve_gdb(args, file, directory)?;
     let mut command = Command::new(gdb);
     command.args(["-q", "-nx"]);
     if args.batch {

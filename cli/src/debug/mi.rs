@@ -1,17 +1,16 @@
 //! A gdb that this program drives, on a recording, through GDB's machine interface (GDB/MI).
 
 use std::ffi::OsString;
-use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use anyhow::{Context as _, anyhow};
+use anyhow::anyhow;
 use clap::Parser as _;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use vbts_host::exit::Failure;
 
-use super::client::{Listener, SCRIPT, SOCKET, find, private_socket, script, start_server};
+use super::client::{find, serve_gdb};
 use crate::trace::TraceDirectory;
 use crate::{Cli, Command as VbtsCommand};
 
@@ -64,11 +63,7 @@ impl Gdb {
             return Err(anyhow!("the recording cannot be debugged").into());
         };
         let directory = TraceDirectory::create()?;
-        let socket = directory.file(SOCKET);
-        let listener = Listener::Unix(private_socket(&socket)?);
-        let commands = directory.file(SCRIPT);
-        fs::write(&commands, script(&socket)).context("Cannot write a script for gdb")?;
-        let server = start_server(&args, recording, listener)?;
+        let (server, commands) = serve_gdb(&args, recording, &directory)?;
         let mut command = Command::new(&gdb);
         command.args(["-q", "-nx", "--interpreter=mi2", "-x"]);
         command.arg(&commands);

@@ -19,10 +19,11 @@ use vbts_host::HeldSignals;
 use vbts_host::child::fork;
 use vbts_host::output::survive_file_size_limit;
 use vbts_recording::REPLAY_VERSION;
+use vbts_symbols::elf::digits;
 use vbts_vmm::machine::SnapshotKey;
 
 use crate::cache;
-use crate::sha256::{digits, of_file, of_parts};
+use crate::sha256::{of_file, of_parts};
 
 /// The directory in the cache.
 const DIRECTORY: &str = "snapshots";

@@ -2,7 +2,6 @@
 //! replays it, and the second one does not.
 
 use std::fs::{self, File};
-use std::hash::{DefaultHasher, Hasher as _};
 use std::io::{BufReader, Read as _};
 use std::path::{Path, PathBuf};
 
@@ -10,6 +9,7 @@ use anyhow::{Context as _, anyhow};
 use vbts_host::exit::Failure;
 use vbts_protocol::{Follow, Scope};
 use vbts_recording::{MAGIC, REPLAY_VERSION, Reader};
+use vbts_symbols::elf::digits;
 use vbts_vmm::config::{Accelerator, MachineConfig};
 
 use super::run::{Branches, ProgramOutput, Replay, TaskTrace};
@@ -17,14 +17,13 @@ use super::trace::is_replayed;
 use crate::cache;
 use crate::options::name_of;
 use crate::report::{self, ReportArgs};
+use crate::sha256::of_file;
 use crate::trace::{TraceDirectory, in_child};
 
 /// The directory in the cache.
 const DIRECTORY: &str = "replays";
 /// Bytes of all traces that are kept at most, except the last one.
 const MAX_SIZE: u64 = 4 << 30;
-/// Bytes of a recording that are read at once.
-const PIECE: usize = 1 << 20;
 
 /// Makes a report of a trace or of a recording.
 ///
@@ -123,21 +122,10 @@ fn trace_of(
 /// The name of the trace of a recording: it tells the contents, the branches, and the program that
 /// replays.
 fn name_of_trace(recording: &Path, scope: Scope) -> std::io::Result<String> {
-    let mut file = File::open(recording)?;
-    let mut hashers = [DefaultHasher::new(), DefaultHasher::new()];
-    // Two hashes of 64 bits that differ.
-    hashers[1].write_u8(1);
-    let mut piece = vec![0; PIECE];
-    loop {
-        let len = file.read(&mut piece)?;
-        let Some(bytes) = piece.get(..len).filter(|bytes| !bytes.is_empty()) else {
-            break;
-        };
-        hashers.iter_mut().for_each(|hasher| hasher.write(bytes));
-    }
-    let [first, second] = hashers.map(|hasher| hasher.finish());
+    let contents = of_file(&mut File::open(recording)?)?;
     Ok(format!(
-        "{first:016x}{second:016x}-{}-{}-{REPLAY_VERSION}.btrace",
+        "{}-{}-{}-{REPLAY_VERSION}.btrace",
+        digits(&contents[..16]),
         name_of(&scope),
         env!("CARGO_PKG_VERSION")
     ))

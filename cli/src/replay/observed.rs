@@ -1,4 +1,4 @@
-//! The machine of a recorded program, for those who observe a replay.
+//! The machine of a recorded program, for an observer of its replay.
 
 use vbts_debugger::AgentPort;
 use vbts_devices::Shared;

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use anyhow::Context as _;
 use vbts_host::escape::printable;
 use vbts_host::exit::Failure;
-use vbts_host::output::{Output, OutputError};
+use vbts_host::output::Output;
 use vbts_symbols::elf::digits;
 use vbts_trace::Event;
 
@@ -17,7 +17,7 @@ use super::{ReportArgs, process};
 ///
 /// # Errors
 /// The file is no trace or is damaged, or the output fails.
-pub(super) fn show(args: &ReportArgs, mut output: Output) -> Result<(), Failure> {
+pub(super) fn show(args: &ReportArgs, output: Output) -> Result<(), Failure> {
     let file = TraceFile::open(args, &args.file)?;
     process::restrict_files(args.sandbox, &args.root)?;
     process::restrict_calls(args.sandbox)?;
@@ -34,8 +34,5 @@ pub(super) fn show(args: &ReportArgs, mut output: Output) -> Result<(), Failure>
         // Writing to a `String` does not fail.
         let _ = writeln!(text, "{} {}", digits(&id), printable(&name));
     }
-    let written = output
-        .truncate()
-        .and_then(|()| output.write(text.as_bytes()));
-    written.map_err(OutputError::into_failure)
+    process::write_whole(output, &text)
 }

@@ -17,7 +17,7 @@ use crate::progress::progress;
 const CLIENT: &str = "debuginfod-find";
 /// Names the servers for the client.
 const SERVERS: &str = "DEBUGINFOD_URLS";
-/// How the client describes a file that no server has.
+/// Message of the client for a file that no server has.
 const UNKNOWN: &str = "No such file or directory";
 
 /// Fetches what neither the packages of the distribution nor the cache of the client have.
@@ -78,7 +78,7 @@ pub(super) fn fetch(args: &ReportArgs) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// What the client answers.
+/// Answer of the client.
 enum Answer {
     /// The file is in its cache.
     Fetched,

@@ -8,7 +8,7 @@ use std::io::{BufReader, Read};
 use anyhow::{Context as _, anyhow};
 use serde_json::{Value, json};
 use vbts_host::exit::{Failure, signal_name};
-use vbts_host::output::{Output, OutputError};
+use vbts_host::output::Output;
 use vbts_protocol::{Bytes, Decoder, ROOT_TAG, ToGuest};
 use vbts_recording::{Access, Error, Header, Item, Paths, Reader};
 
@@ -65,7 +65,7 @@ struct Contents {
 ///
 /// # Errors
 /// The file is no recording or is damaged, or the output fails.
-pub(super) fn show(args: &ReportArgs, mut output: Output) -> Result<(), Failure> {
+pub(super) fn show(args: &ReportArgs, output: Output) -> Result<(), Failure> {
     let name = args.file.display();
     let file = File::open(&args.file).with_context(|| format!("Cannot open {name}"))?;
     process::restrict_files(args.sandbox, &args.root)?;
@@ -84,10 +84,7 @@ pub(super) fn show(args: &ReportArgs, mut output: Output) -> Result<(), Failure>
         true => contents.json(&header, &facts),
         false => contents.text(&header, &facts),
     };
-    let written = output
-        .truncate()
-        .and_then(|()| output.write(text.as_bytes()));
-    written.map_err(OutputError::into_failure)
+    process::write_whole(output, &text)
 }
 
 impl Contents {

@@ -142,6 +142,17 @@ fn run_to(
     }
 }
 
+/// Writes the whole of a report, in the place of what was in the output before.
+///
+/// # Errors
+/// The output fails.
+pub(super) fn write_whole(mut output: Output, text: &str) -> Result<(), Failure> {
+    let written = output
+        .truncate()
+        .and_then(|()| output.write(text.as_bytes()));
+    written.map_err(OutputError::into_failure)
+}
+
 /// Ends the process that makes the report.
 fn finish(outcome: Result<u8, Failure>) -> ! {
     let status = match &outcome {

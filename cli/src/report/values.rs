@@ -8,11 +8,11 @@ use std::path::Path;
 
 use anyhow::{anyhow, bail};
 use serde_json::{Map, Value, json};
+use vbts_host::Output;
 use vbts_host::exit::{Failure, say};
-use vbts_host::{Output, OutputError};
 
-use super::ReportArgs;
 use super::analysis::limit;
+use super::{ReportArgs, process};
 use crate::debug::{Answer, Gdb, Stopped, field, quoted};
 use crate::options::name_of;
 
@@ -113,7 +113,10 @@ fn start(args: &ReportArgs) -> Result<Gdb, Failure> {
     Ok(gdb)
 }
 
-/// What a command has printed that gdb does not refuse.
+/// Text that a command has printed.
+///
+/// # Errors
+/// gdb refuses the command.
 fn done(answer: Answer) -> anyhow::Result<String> {
     match answer {
         Answer::Done { printed, .. } => Ok(printed),
@@ -207,16 +210,13 @@ fn finish(
     rows: &[Row],
     columns: &[String],
     is_complete: bool,
-    mut output: Output,
+    output: Output,
 ) -> Result<(), Failure> {
     let text = match args.json {
         true => json_of(rows, columns),
         false => table(rows, columns),
     };
-    let written = output
-        .truncate()
-        .and_then(|()| output.write(text.as_bytes()));
-    written.map_err(OutputError::into_failure)?;
+    process::write_whole(output, &text)?;
     if rows.is_empty() {
         say(format_args!("the program never comes there"));
     } else if !is_complete {

@@ -164,8 +164,11 @@ fn each(machine: &Machine) -> Result<()> {
         &["_start ()", "Breakpoint 1, main", "$1 = 2", "$2 = 7"],
     )?;
 
-    let run = run(&recorded, machine, &["--process", "nobody"], "")?.expect(125)?;
-    ensure!(run.stderr.contains("no process 'nobody'"), "{run:?}");
+    let run = run(&recorded, machine, &["--process", "no-such-program"], "")?.expect(125)?;
+    ensure!(
+        run.stderr.contains("no process 'no-such-program'"),
+        "{run:?}"
+    );
     ensure!(run.stderr.contains("program.other"), "{run:?}");
     Ok(())
 }
