@@ -8,6 +8,7 @@ import statistics
 import subprocess
 
 import running
+import sessions
 import workloads
 
 import debian
@@ -225,6 +226,17 @@ def text(figures):
                 [[name, cell(value)] for name, value in figures["processors"].items()],
             ),
         )
+    if figures.get("sessions"):
+        found = figures["sessions"].values()
+        rows = [
+            ["M instructions", *(f"{facts['instructions'] / 1e6:.0f}" for facts in found)],
+            ["MB of kept snapshots", *(f"{facts['snapshots'] / 1e6:.1f}" for facts in found)],
+            *(
+                [f"{title}, s", *(cell(facts["seconds"][kind]) for facts in found)]
+                for kind, title in sessions.KINDS.items()
+            ),
+        ]
+        section("Sessions of a recording", table(["", *figures["sessions"]], rows))
     if figures.get("stepping"):
         section(
             "Tracers that stop at each instruction",
