@@ -4,11 +4,13 @@
 use std::fs::File;
 use std::io::{BufReader, Read as _, Write as _};
 use std::path::Path;
-use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use libtest_mimic::Trial;
+use nix::pty::openpty;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use tempfile::TempDir;
 use vbts_cpu::{BranchLog, LogBuffer, LogEntry, LogScope, LogSink};
 use vbts_devices::virtio::console::{Console, ConsolePort};
@@ -233,11 +235,14 @@ fn numbers(seed: u64) -> impl FnMut(u64) -> u64 {
     }
 }
 
-/// Processes, pipes, a signal and timers.
-const SCRIPT: &str = "trap 'echo t' USR1; read line; echo $line; (sleep 0.03; kill -USR1 $$) &
-    seq 1 300 | sort -n | tail -1; wait; i=0; while [ $i -lt 60000 ]; do i=$((i+1)); done; read line; echo $line; ls / | wc -l; exit 5";
+/// Processes, pipes, signals, timers and a terminal.
+const SCRIPT: &str = "trap 'echo t' USR1; trap 'int=1; echo int' INT; read line; echo $line
+    (sleep 0.03; kill -USR1 $$) & seq 1 300 | sort -n | tail -1; wait
+    i=0; while [ $i -lt 60000 ]; do i=$((i+1)); done
+    echo waits; until [ $int ]; do sleep 0.01; done
+    read line; echo $line; ls / | wc -l; exit 5";
 
-/// Records [`SCRIPT`], which gets its input late.
+/// Records [`SCRIPT`] on a terminal, where it gets input and a signal of the host late.
 fn recorded(machine: &found::Machine, processors: &str) -> Result<TempDir> {
     let directory = tempfile::tempdir()?;
     let mut command = machine.command(["record", "--quiet", "--memory", MEMORY]);
@@ -245,21 +250,33 @@ fn recorded(machine: &found::Machine, processors: &str) -> Result<TempDir> {
         .args(["--smp", processors, "-o"])
         .arg(file(&directory));
     command.args(["--", "/bin/sh", "-c", SCRIPT]);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let pty = openpty(None, None)?;
+    command.stdin(pty.slave.try_clone()?);
+    command.stdout(pty.slave.try_clone()?);
     let mut child = Killed(command.spawn()?);
-    let mut stdin = child.0.stdin.take().context("no pipe")?;
-    for line in ["one\n", "two\n"] {
-        std::thread::sleep(Duration::from_millis(500));
-        stdin.write_all(line.as_bytes())?;
-    }
+    let pid = Pid::from_raw(i32::try_from(child.0.id())?);
+    // The end of the terminal is read when no process has it.
+    drop((command, pty.slave));
+    let mut terminal = File::from(pty.master);
     let mut shown = String::new();
-    let stdout = child.0.stdout.as_mut().context("no pipe")?;
-    stdout.read_to_string(&mut shown)?;
+    let mut wait_for = |terminal: &mut File, text: &str, count: usize| -> Result<()> {
+        while shown.matches(text).count() < count {
+            let mut piece = [0; 4096];
+            let len = terminal.read(&mut piece).context("the terminal's end")?;
+            shown.push_str(std::str::from_utf8(&piece[..len])?);
+        }
+        Ok(())
+    };
+    std::thread::sleep(Duration::from_millis(500));
+    terminal.write_all(b"one\r")?;
+    wait_for(&mut terminal, "waits", 1)?;
+    kill(pid, Signal::SIGINT)?;
+    wait_for(&mut terminal, "int", 1)?;
+    terminal.write_all(b"two\r")?;
+    // Once by the terminal's echo, and once by the script.
+    wait_for(&mut terminal, "two", 2)?;
     let status = found::wait(&mut child.0, Duration::from_secs(60))?;
-    ensure!(
-        status == Some(5) && shown.contains("two\n"),
-        "{status:?} {shown}"
-    );
+    ensure!(status == Some(5), "{status:?} {shown}");
     Ok(directory)
 }
 
