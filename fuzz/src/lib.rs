@@ -8,6 +8,7 @@
 //! | [`code`] | inputs that are code |
 //! | [`edit`] | edits of an encoded state |
 //! | [`guest`] | a small machine with a software CPU, page tables, descriptor tables and handlers |
+//! | [`machine`] | a whole machine with a tiny kernel |
 //! | [`walk`] | an independent page walk |
 //! | [`moving_tree`] | a share whose files the host replaces and moves meanwhile |
 //! | [`ninep`] | a session with the 9P server |
@@ -19,6 +20,7 @@ pub mod code;
 pub mod edit;
 pub mod guest;
 pub mod input;
+pub mod machine;
 pub mod moving_tree;
 pub mod ninep;
 pub mod object;
