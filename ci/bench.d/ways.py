@@ -118,7 +118,6 @@ def prefixed(prefix):
 
 
 def microvm(place):
-    # 9P on virtio-mmio, because our kernel has no PCI.
     return [
         "qemu-system-x86_64",
         "-M",
@@ -135,10 +134,6 @@ def microvm(place):
         "-serial",
         "stdio",
         "-no-reboot",
-        "-fsdev",
-        "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap",
-        "-device",
-        "virtio-9p-device,fsdev=root,mount_tag=root",
         "-kernel",
         KERNEL,
         "-initrd",
@@ -146,13 +141,40 @@ def microvm(place):
     ]
 
 
+# 9P on virtio-mmio, because our kernel has no PCI.
+SHARED_ROOT = [
+    "-fsdev",
+    "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap",
+    "-device",
+    "virtio-9p-device,fsdev=root,mount_tag=root",
+]
+LINE = (
+    "console=ttyS0 quiet panic=-1 reboot=t mitigations=off "
+    "virtio_mmio.device=512@0xfeb00e00:12 -- plain "
+)
+
+
 def qemu_system(options):
     def run(place, command):
-        line = (
-            "console=ttyS0 quiet panic=-1 reboot=t mitigations=off "
-            "virtio_mmio.device=512@0xfeb00e00:12 -- plain "
-        )
-        return guest([*microvm(place), *options(place), "-append", line + " ".join(command)])
+        machine = [*microvm(place), *SHARED_ROOT, *options(place)]
+        return guest([*machine, "-append", LINE + " ".join(command)])
+
+    return run
+
+
+def qemu_recorded(mode):
+    """Returns a way that records a machine, or replays one that it has recorded. A program of the
+    initial RAM disk runs there, because QEMU does not record 9P.
+    """
+
+    def run(place, command):
+        name, *arguments = command
+        line = LINE + " ".join(["/" + os.path.basename(name), *arguments])
+        for step in ("record", mode) if mode != "record" else (mode,):
+            log = f"shift=auto,rr={step},rrfile={place.recording}"
+            sample = guest([*microvm(place), "-icount", log, "-append", line], stay=True)
+        os.unlink(place.recording)
+        return sample
 
     return run
 
@@ -270,6 +292,20 @@ WAYS = [
         "QEMU system, plugin that writes a file",
         qemu_system(lambda place: place.plugin("qemu-system-x86_64", keeps=True)),
         "qemu-system-x86_64",
+    ),
+    Way(
+        "qemu-recording",
+        "QEMU system, record",
+        qemu_recorded("record"),
+        "qemu-system-x86_64",
+        only=("bare-start", "hot"),
+    ),
+    Way(
+        "qemu-replay",
+        "QEMU system, replay",
+        qemu_recorded("replay"),
+        "qemu-system-x86_64",
+        only=("bare-start", "hot"),
     ),
     Way("bochs", "Bochs", bochs.run, "bochs", part=4, only=("bare-start", "hot")),
     Way("rr-recording", "rr record", prefixed(rr_record), "rr"),
