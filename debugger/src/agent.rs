@@ -50,11 +50,28 @@ impl AgentPort {
     }
 }
 
-/// Messages that the agent has sent, and the input that it gets.
+/// The connection of a replay to its guest.
+#[expect(missing_debug_implementations, reason = "a device has none")]
+pub enum Connection {
+    /// To the agent, by its port and the device with that port.
+    Agent(AgentPort, Shared<MmioTransport<Console>>),
+    /// To the console of a machine, which has no agent.
+    Console,
+}
+
+/// Input of the guest.
+#[derive(Debug)]
+enum Input {
+    ToAgent(AgentPort, RecordedInput),
+    /// What was typed.
+    ToConsole(Inputs),
+}
+
+/// Messages that the agent has sent, and the input that it gets. A machine without an agent has
+/// the input alone.
 #[derive(Debug)]
 pub(crate) struct Agent {
-    port: AgentPort,
-    input: RecordedInput,
+    input: Input,
     /// The processes of the run.
     pub processes: Processes,
     /// The run is the first one, whose messages tell of the processes.
@@ -68,14 +85,14 @@ pub(crate) struct Agent {
 }
 
 impl Agent {
-    pub(crate) fn new(
-        port: AgentPort,
-        device: Shared<MmioTransport<Console>>,
-        inputs: Inputs,
-    ) -> Self {
+    pub(crate) fn new(connection: Connection, inputs: Inputs) -> Self {
         Self {
-            port,
-            input: RecordedInput::new(device, inputs),
+            input: match connection {
+                Connection::Agent(port, device) => {
+                    Input::ToAgent(port, RecordedInput::new(device, inputs))
+                }
+                Connection::Console => Input::ToConsole(inputs),
+            },
             processes: Processes::default(),
             is_first_run: true,
             maps: BTreeMap::new(),
@@ -86,7 +103,10 @@ impl Agent {
 
     /// Reads the frames that are complete at `now`.
     fn receive(&mut self, now: u64) -> Result<(), Failure> {
-        let port = &mut *lock(&self.port.0);
+        let Input::ToAgent(port, _) = &self.input else {
+            return Ok(());
+        };
+        let port = &mut *lock(&port.0);
         let cannot_read = |_| Failure::Error(anyhow::anyhow!("the agent sends no valid messages"));
         while let Some(frame) = port.frames.next_frame().map_err(cannot_read)? {
             let message = ToHost::parse(frame).map_err(cannot_read)?;
@@ -117,30 +137,47 @@ impl RunObserver for Agent {
         if self.shown != u64::MAX {
             self.shown = self.shown.max(now);
         }
-        self.input.deliver(board);
+        match &mut self.input {
+            Input::ToAgent(_, input) => input.deliver(board),
+            Input::ToConsole(inputs) => {
+                while let Some(bytes) = inputs.take_input() {
+                    // The guest had room for it.
+                    board.push_serial_input(&bytes);
+                }
+            }
+        }
         Ok(())
     }
 }
 
 impl ReplayObserver for Agent {
     fn save(&mut self) -> Vec<u8> {
-        let port = lock(&self.port.0);
+        let Input::ToAgent(port, input) = &self.input else {
+            return Vec::new();
+        };
+        let port = lock(&port.0);
         let partial = port.frames.rest();
         let mut state = (partial.len() as u64).to_le_bytes().to_vec();
         state.extend_from_slice(partial);
-        state.extend_from_slice(self.input.undelivered());
+        state.extend_from_slice(input.undelivered());
         state
     }
 
     fn restore(&mut self, state: &[u8]) -> Result<(), Failure> {
         let damaged = || anyhow::anyhow!("the state of the connection to the agent is damaged");
+        let Input::ToAgent(port, input) = &mut self.input else {
+            return match state.is_empty() {
+                true => Ok(()),
+                false => Err(damaged().into()),
+            };
+        };
         let (len, rest) = state.split_first_chunk().ok_or_else(damaged)?;
         let len = usize::try_from(u64::from_le_bytes(*len)).map_err(|_| damaged())?;
         let (partial, undelivered) = rest.split_at_checked(len).ok_or_else(damaged)?;
         let mut frames = Decoder::new();
         frames.push(partial);
-        lock(&self.port.0).frames = frames;
-        self.input.set_undelivered(undelivered);
+        lock(&port.0).frames = frames;
+        input.set_undelivered(undelivered);
         Ok(())
     }
 }

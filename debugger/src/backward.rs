@@ -31,10 +31,11 @@ impl Debugger {
         let step = self.stepped();
         if let Some((thread, _)) = &step
             && self.search.is_none()
-            && self.tasks()?.in_user_mode() == Some(*thread)
+            && let Some(processor) = self.processor_of(*thread)
         {
             self.replay.seek(now - 1)?;
-            if self.tasks()?.in_user_mode() == Some(*thread) {
+            let is_next = self.replay.now() == now - 1 && self.replay.has_turn(processor);
+            if is_next && self.processor_of(*thread) == Some(processor) {
                 return Ok(Some(Stop {
                     thread: *thread,
                     reason: StopReason::Step,
@@ -94,7 +95,7 @@ impl Debugger {
             let wanted = points(self);
             match self.replay.run(until, &wanted)? {
                 Outcome::Stopped(causes) => stopped(self, &causes),
-                Outcome::Paused => {}
+                Outcome::Paused | Outcome::Stepped => {}
                 Outcome::Ended => return Ok(()),
             }
         }
@@ -132,9 +133,9 @@ impl Debugger {
 
     /// A breakpoint at the present position, at which no run stops that begins here.
     fn stop_at_start(&self) -> Option<(u64, ThreadId, StopReason)> {
-        let tasks = self.replay.tasks()?;
-        let address = self.replay.cpu()?.rip;
-        tasks.in_user_mode()?;
+        let cpu = self.replay.cpu()?;
+        let address = cpu.linear_ip(cpu.rip);
+        self.processor_of(self.current_thread()?)?;
         let points = self.stop_points(false);
         let mut breakpoints = points.breakpoints.iter();
         breakpoints.find(|point| point.address == address)?;
@@ -150,46 +151,43 @@ impl Debugger {
         search: Search,
     ) -> Result<Option<u64>, Failure> {
         self.replay.seek(start)?;
-        let is_there = |debugger: &Self| {
-            let tasks = debugger.replay.tasks();
-            tasks.and_then(|tasks| tasks.in_user_mode()) == Some(thread)
-        };
-        // Where the present stay in user mode has begun.
-        let mut entered = is_there(self).then_some(start);
+        // The processor on which the present stay of the thread is, and its beginning.
+        let mut stay = self
+            .processor_of(thread)
+            .map(|processor| (processor, start));
         let mut last = None;
-        self.run_interval(
-            start,
-            search,
-            |debugger| StopPoints {
-                user_mode_of: debugger.space(),
-                ..StopPoints::default()
-            },
-            |debugger, _| {
-                let now = debugger.replay.now();
-                if is_there(debugger) {
-                    entered = Some(now);
-                } else if let Some(since) = entered.take() {
-                    last = last_completed(since, now, debugger.is_in_syscall()).or(last);
+        self.run_interval(start, search, Self::stay_points, |debugger, _| {
+            match (stay, debugger.processor_of(thread)) {
+                (None, Some(processor)) => stay = Some((processor, debugger.replay.now())),
+                (Some((processor, since)), None) => {
+                    let is_instruction = debugger.is_in_syscall(processor);
+                    let completed = debugger.last_completed(processor, since, is_instruction);
+                    last = completed.or(last);
+                    stay = None;
                 }
-            },
-        )?;
-        if let Some(since) = entered {
-            let now = self.replay.now();
-            last = last_completed(since, now, true).or(last);
+                _ => {}
+            }
+        })?;
+        if let Some((processor, since)) = stay {
+            last = self.last_completed(processor, since, true).or(last);
         }
         Ok(last.filter(|time| *time < search.from))
     }
 
     /// Returns whether the processor has just executed SYSCALL: it is at its target.
-    fn is_in_syscall(&self) -> bool {
-        let cpu = self.replay.cpu();
+    fn is_in_syscall(&self, processor: usize) -> bool {
+        let cpu = self.replay.processor(processor);
         cpu.is_some_and(|cpu| cpu.rip == cpu.msr.lstar)
     }
-}
 
-/// The position of the last instruction of a stay in user mode that was completed. The stay lasts
-/// from `since` to `until`, and the last ns of it is an instruction, or the delivery of an event.
-fn last_completed(since: u64, until: u64, is_instruction: bool) -> Option<u64> {
-    let last = until.checked_sub(if is_instruction { 1 } else { 2 })?;
-    (last >= since).then_some(last)
+    /// The position of the last instruction that a processor has completed since position `since`.
+    /// Its last step is an instruction, or the delivery of an event.
+    fn last_completed(&self, processor: usize, since: u64, is_instruction: bool) -> Option<u64> {
+        let [last, before] = self.replay.last_steps(processor);
+        let completed = match is_instruction {
+            true => last,
+            false => before,
+        };
+        completed.filter(|position| *position >= since)
+    }
 }

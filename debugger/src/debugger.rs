@@ -1,12 +1,10 @@
-//! A process under debug.
+//! What is debugged: a process, or the processors of a machine.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use anyhow::anyhow;
-use vbts_devices::Shared;
-use vbts_devices::virtio::console::Console;
-use vbts_devices::virtio::mmio::MmioTransport;
+use vbts_capture::machine::kernel::Kernel;
 use vbts_gdb::{
     Condition, Resumption, Stop, StopPoint, StopReason, TargetError, ThreadAction, ThreadId,
 };
@@ -14,12 +12,14 @@ use vbts_host::exit::Failure;
 use vbts_vmm::inputs::Inputs;
 use vbts_vmm::machine::Machine;
 
-use crate::agent::{Agent, AgentPort};
+use crate::agent::{Agent, Connection};
 use crate::backward::Search;
 use crate::kept::SnapshotFiles;
+use crate::kernel_code::KernelCode;
 use crate::layout::Layout;
 use crate::replay::Replay;
 use crate::tasks::Tasks;
+use crate::view::{MACHINE, View, thread_of};
 
 /// Words of the auxiliary vector at most.
 const MAX_AUXILIARY: usize = 128;
@@ -29,10 +29,8 @@ const MAX_AUXILIARY: usize = 128;
 pub struct Parts<'a> {
     /// The machine, before its first run.
     pub machine: Machine,
-    /// The port of the agent.
-    pub port: AgentPort,
-    /// The device with that port.
-    pub device: Shared<MmioTransport<Console>>,
+    /// The connection to the guest.
+    pub connection: Connection,
     /// The inputs of the recording.
     pub inputs: Inputs,
     /// The file of the guest's kernel.
@@ -43,30 +41,31 @@ pub struct Parts<'a> {
     pub kept: Option<SnapshotFiles>,
     /// Is told of the virtual time in ns and of the instructions of the first run.
     pub progress: &'a mut dyn FnMut(u64, u64),
-    /// The process to debug, by its number or the name of its program. `None`: the first one that
-    /// crashed, or else the first.
-    pub process: Option<&'a str>,
-    /// The distance of `main` from the entry point of the recorded program, if it is known.
-    pub main: Option<u64>,
+    /// What is debugged.
+    pub view: View<'a>,
     /// The client reads the program and its libraries on its own host. Another one would ask for
     /// all files if it got one.
     pub client_has_files: bool,
 }
 
-/// A process of a replay, for GDB.
+/// A process of a replay, or its machine, for GDB.
 #[derive(Debug)]
 pub struct Debugger {
     pub(crate) replay: Replay,
+    /// Threads are the processors.
+    pub(crate) is_kernel_view: bool,
+    /// The number of the process, or [`MACHINE`](crate::view::MACHINE).
     pub(crate) process: u32,
     /// Virtual time in ns of the process's fork.
     pub(crate) start: u64,
-    /// The first position: the first instruction of the program that the process executes last.
+    /// The first position: the first instruction of the program that the process executes last, or
+    /// that of the machine.
     pub(crate) begin: u64,
     /// The last position: the end of the last thread.
     pub(crate) end: u64,
     /// Why the process is where it is.
     pub(crate) stop: Stop,
-    /// Position of the failure, if the process has crashed.
+    /// Position of the failure, if the process has crashed, or the kernel has panicked.
     pub(crate) crash: Option<u64>,
     pub(crate) points: Vec<StopPoint>,
     /// The conditions of the breakpoints at an address, one of which must hold for a stop.
@@ -88,48 +87,47 @@ pub struct Debugger {
     pub(crate) passed_signals: u64,
     /// Offset of `saved_auxv` in the kernel's description of an address space.
     pub(crate) auxiliary: Option<u64>,
+    /// The code in the file of the kernel, in the kernel's view.
+    pub(crate) kernel_code: KernelCode,
 }
 
 impl Debugger {
     /// Runs a replay to its end, and goes to where its program has crashed, or else to `main`, or
-    /// to the first instruction if the program has none.
+    /// to the first instruction if the program has none. In the kernel's view, that is where the
+    /// kernel has panicked, or `start_kernel`.
     ///
     /// # Errors
     /// The replay differs from the recording, or its program has not started; or the kernel is not
     /// one that the debugger knows.
     pub fn start(parts: Parts<'_>) -> Result<Self, Failure> {
-        let Some(layout) = Layout::of(parts.kernel) else {
+        let layout = Layout::of(parts.kernel);
+        if layout.is_none() && matches!(parts.view, View::Program { .. }) {
             return Err(anyhow!(
                 "the kernel of the recording has no symbols, is a 32-bit one, or is laid out in an \
                  unknown way: its tasks cannot be told from each other"
             )
             .into());
-        };
-        let agent = Agent::new(parts.port, parts.device, parts.inputs);
+        }
+        let symbols = Kernel::parse(parts.kernel);
+        let symbol = |name| symbols.as_ref()?.symbol(name);
         let mut replay = Replay::open(
             parts.machine,
-            agent,
+            Agent::new(parts.connection, parts.inputs),
             layout,
+            symbol("panic"),
             parts.snapshots,
             parts.kept.as_ref(),
             parts.progress,
         )?;
         replay.agent.is_first_run = false;
-        let processes = &replay.agent.processes;
-        let process = processes
-            .select(parts.process)
-            .map_err(|error| anyhow!(error))?;
-        let process = process.clone();
         let mut debugger = Self {
-            process: process.id,
-            start: process.start,
-            begin: process.begin,
-            end: 0,
+            is_kernel_view: false,
+            process: MACHINE,
+            start: 0,
+            begin: 0,
+            end: replay.end,
             stop: Stop {
-                thread: ThreadId {
-                    process: process.id,
-                    thread: process.id,
-                },
+                thread: thread_of(0),
                 reason: StopReason::Signal(0),
             },
             replay,
@@ -144,8 +142,15 @@ impl Debugger {
             interrupted: None,
             passed_signals: 0,
             auxiliary: None,
+            kernel_code: match parts.view {
+                View::Program { .. } => KernelCode::default(),
+                View::Kernel => KernelCode::of(parts.kernel),
+            },
         };
-        debugger.open(&process, parts.main)?;
+        match parts.view {
+            View::Program { process, main } => debugger.open_process(process, main)?,
+            View::Kernel => debugger.open_machine(symbol("start_kernel"))?,
+        }
         debugger.replay.keep(parts.kept, debugger.begin);
         Ok(debugger)
     }
@@ -163,6 +168,9 @@ impl Debugger {
 
     /// Which process is debugged, if the run has several.
     pub fn notice(&self) -> Option<String> {
+        if self.is_kernel_view {
+            return None;
+        }
         let processes = &self.replay.agent.processes;
         let others = processes
             .count()
@@ -179,7 +187,7 @@ impl Debugger {
     /// The kernel's view of its tasks now.
     pub(crate) fn tasks(&self) -> Result<Tasks<'_>, Failure> {
         let tasks = self.replay.tasks();
-        tasks.ok_or_else(|| anyhow!("the machine has no processor").into())
+        tasks.ok_or_else(|| anyhow!("the kernel tells nothing of its tasks").into())
     }
 
     /// The address space of the process now.
@@ -211,21 +219,6 @@ impl Debugger {
             ThreadAction::Step { .. } => Some((*thread, None)),
             ThreadAction::StepRange(range) => Some((*thread, Some(range.clone()))),
         })
-    }
-
-    /// A thread to name in a stop that none has caused: the current one, or the first.
-    pub(crate) fn any_thread(&self) -> ThreadId {
-        let Some(tasks) = self.replay.tasks() else {
-            return self.stop.thread;
-        };
-        let threads = tasks.threads(self.process);
-        let ids: Vec<ThreadId> = threads.iter().filter_map(|task| tasks.id(*task)).collect();
-        let current = tasks.current().and_then(|task| tasks.id(task));
-        let candidates = current.into_iter().chain([self.stop.thread]);
-        candidates
-            .chain(ids.first().copied())
-            .find(|thread| ids.contains(thread))
-            .unwrap_or(self.stop.thread)
     }
 
     /// Stops here for `reason`, which no thread has caused.

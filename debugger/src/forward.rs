@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use vbts_cpu::StopCause;
+use vbts_cpu::StopPoints;
 use vbts_gdb::{Stop, StopReason, ThreadId};
 use vbts_host::exit::Failure;
 
@@ -20,28 +20,35 @@ impl Debugger {
         match self.stepped() {
             Some((thread, range)) => self.step_forward(thread, range.as_ref()),
             None => {
-                let (outcome, stop) = self.run_slice(false)?;
+                let points = self.stop_points(false);
+                let (outcome, stop) = self.run_slice(&points, None)?;
                 Ok(match outcome {
                     Outcome::Stopped(causes) => self.stop_for(&causes),
-                    Outcome::Paused | Outcome::Ended => stop,
+                    _ => stop,
                 })
             }
         }
     }
 
-    /// Runs up to the next stop point, event or end, for a slice of time at most. Returns the stop
-    /// of an event, too.
-    fn run_slice(&mut self, with_user_mode: bool) -> Result<(Outcome, Option<Stop>), Failure> {
+    /// Runs up to the next one of `points`, event or end, or behind the next step of `processor`,
+    /// for a slice of time at most. Returns the stop of an event, too.
+    fn run_slice(
+        &mut self,
+        points: &StopPoints,
+        processor: Option<usize>,
+    ) -> Result<(Outcome, Option<Stop>), Failure> {
         let now = self.replay.now();
         if now >= self.end {
             let stop = self.stop_here(StopReason::HistoryEnd);
             return Ok((Outcome::Ended, Some(stop)));
         }
-        let event = self.replay.next_event(self.process).cloned();
+        let event = match self.is_kernel_view {
+            true => None,
+            false => self.replay.next_event(self.process).cloned(),
+        };
         let until = event.as_ref().map_or(self.end, |event| event.time);
         let until = until.min(self.end).min(now.saturating_add(SLICE));
-        let points = self.stop_points(with_user_mode);
-        let outcome = self.replay.run(until, &points)?;
+        let outcome = self.replay.step(until, points, processor)?;
         let now = self.replay.now();
         let stop = match event {
             _ if matches!(outcome, Outcome::Stopped(_)) => None,
@@ -58,33 +65,45 @@ impl Debugger {
             },
             _ => None,
         };
-        let is_end = outcome == Outcome::Ended || outcome == Outcome::Paused && now >= self.end;
+        let is_end = match outcome {
+            Outcome::Ended => true,
+            Outcome::Paused => now >= self.end,
+            Outcome::Stopped(_) | Outcome::Stepped => false,
+        };
         let stop = stop.or_else(|| is_end.then(|| self.stop_here(StopReason::HistoryEnd)));
         Ok((outcome, stop))
     }
 
-    /// Executes an instruction of `thread`, or its instructions in `range`.
+    /// Executes an instruction of `thread`, or its instructions in `range`. In the kernel's view,
+    /// the delivery of an event counts as one.
     fn step_forward(
         &mut self,
         thread: ThreadId,
         range: Option<&Range<u64>>,
     ) -> Result<Option<Stop>, Failure> {
         for _ in 0..STEPS {
-            if self.tasks()?.in_user_mode() != Some(thread) {
+            let Some(processor) = self.processor_of(thread) else {
                 return self.return_to(thread, range);
-            }
-            let before = self.user_registers();
+            };
+            let (began, before) = (self.replay.now(), self.registers_on(processor));
             let points = self.stop_points(false);
-            let outcome = self.replay.run(self.replay.now() + 1, &points)?;
-            if let Outcome::Stopped(causes) = &outcome
-                && let Some(stop) = self.stop_for(causes)
-            {
+            let (outcome, stop) = self.run_slice(&points, Some(processor))?;
+            let stop = match &outcome {
+                Outcome::Stopped(causes) => self.stop_for(causes),
+                _ => stop,
+            };
+            if stop.is_some() {
                 self.interrupted = None;
-                return Ok(Some(stop));
+                return Ok(stop);
             }
-            if self.tasks()?.in_user_mode() != Some(thread) {
+            let [last, _] = self.replay.last_steps(processor);
+            if last.is_none_or(|last| last < began) {
+                // It waits for its turn, or for an event that wakes it.
+                return Ok(None);
+            }
+            if self.processor_of(thread) != Some(processor) {
                 self.interrupted = before;
-            } else if self.has_left(range) {
+            } else if self.has_left(processor, range) {
                 return Ok(Some(self.stepped_stop(thread)));
             }
         }
@@ -98,28 +117,25 @@ impl Debugger {
         thread: ThreadId,
         range: Option<&Range<u64>>,
     ) -> Result<Option<Stop>, Failure> {
-        let (outcome, stop) = self.run_slice(true)?;
+        let points = self.stop_points(true);
+        let (outcome, stop) = self.run_slice(&points, None)?;
+        let stop = match &outcome {
+            Outcome::Stopped(causes) => self.stop_for(causes),
+            _ => stop,
+        };
         if stop.is_some() {
             self.interrupted = None;
             return Ok(stop);
         }
-        let Outcome::Stopped(causes) = outcome else {
+        let Some(processor) = self.processor_of(thread) else {
             return Ok(None);
         };
-        if let Some(stop) = self.stop_for(&causes) {
-            self.interrupted = None;
-            return Ok(Some(stop));
-        }
-        let is_back = causes.contains(&StopCause::EntersUserMode)
-            && self.tasks()?.in_user_mode() == Some(thread);
-        if !is_back {
-            return Ok(None);
-        }
         let interrupted = self.interrupted.take();
-        if interrupted.is_some() && interrupted == self.user_registers() {
+        if interrupted.is_some() && interrupted == self.registers_on(processor) {
             return Ok(None);
         }
-        Ok(self.has_left(range).then(|| self.stepped_stop(thread)))
+        let has_left = self.has_left(processor, range);
+        Ok(has_left.then(|| self.stepped_stop(thread)))
     }
 
     fn stepped_stop(&self, thread: ThreadId) -> Stop {
@@ -129,14 +145,15 @@ impl Debugger {
         }
     }
 
-    fn has_left(&self, range: Option<&Range<u64>>) -> bool {
-        let rip = self.replay.cpu().map(|cpu| cpu.rip);
+    fn has_left(&self, processor: usize, range: Option<&Range<u64>>) -> bool {
+        let cpu = self.replay.processor(processor);
+        let rip = cpu.map(|cpu| cpu.linear_ip(cpu.rip));
         range.is_none_or(|range| rip.is_none_or(|rip| !range.contains(&rip)))
     }
 
-    /// RIP and the general registers of the processor.
-    fn user_registers(&self) -> Option<(u64, [u64; 16])> {
-        let cpu = self.replay.cpu()?;
+    /// RIP and the general registers of a processor.
+    fn registers_on(&self, processor: usize) -> Option<(u64, [u64; 16])> {
+        let cpu = self.replay.processor(processor)?;
         Some((cpu.rip, cpu.state().gpr))
     }
 }

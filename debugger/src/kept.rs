@@ -12,7 +12,6 @@ use vbts_gdb::ThreadId;
 use vbts_host::exit::{Failure, say};
 use vbts_vmm::machine::SnapshotKey;
 
-use crate::agent::Agent;
 use crate::processes::Processes;
 use crate::replay::{EventKind, Replay, TaskEvent};
 
@@ -45,8 +44,9 @@ pub trait SnapshotFile: Write + Debug {
 struct Facts {
     /// As (time, process, thread, kind).
     events: Vec<(u64, u32, u32, EventKind)>,
-    /// Virtual time in ns of the end of the run.
+    /// Virtual times in ns of the end of the run, and of the guest's failure.
     end: u64,
+    failure: Option<u64>,
     processes: Processes,
     maps: BTreeMap<u32, Vec<u8>>,
 }
@@ -60,6 +60,7 @@ impl Facts {
         Self {
             events: events.collect(),
             end: replay.end,
+            failure: replay.failure,
             processes: replay.agent.processes.clone(),
             maps: replay.agent.maps.clone(),
         }
@@ -69,19 +70,21 @@ impl Facts {
         let facts: Self = postcard::from_bytes(bytes).ok()?;
         let in_order = facts.events.is_sorted_by_key(|(time, ..)| *time);
         let last = facts.events.last().map_or(0, |(time, ..)| *time);
+        let last = last.max(facts.failure.unwrap_or(0));
         (in_order && last <= facts.end).then_some(facts)
     }
 
-    fn apply(self, agent: &mut Agent) -> (Vec<TaskEvent>, u64) {
-        agent.processes = self.processes;
-        agent.maps = self.maps;
+    fn apply(self, replay: &mut Replay) {
+        replay.agent.processes = self.processes;
+        replay.agent.maps = self.maps;
+        (replay.end, replay.failure) = (self.end, self.failure);
         let events = self.events.into_iter();
         let events = events.map(|(time, process, thread, kind)| TaskEvent {
             time,
             thread: ThreadId { process, thread },
             kind,
         });
-        (events.collect(), self.end)
+        replay.events = events.collect();
     }
 }
 
@@ -111,7 +114,7 @@ impl Replay {
         });
         match loaded {
             Ok(facts) => {
-                (self.events, self.end) = facts.apply(&mut self.agent);
+                facts.apply(self);
                 self.is_loaded = true;
                 Ok(true)
             }

@@ -1,4 +1,4 @@
-//! Programs in a replay, as GDB sees them, forward and backward.
+//! Programs and machines in a replay, as GDB sees them, forward and backward.
 //!
 //! The debugger is outside of the guest. It reads what it shows from the structures of the guest's
 //! kernel: the threads of a process, the registers that a thread has saved when it entered the
@@ -8,8 +8,15 @@
 //! A **position** is a virtual time in ns. Each instruction, and each delivery of an interrupt or
 //! an exception, takes one.
 //!
+//! There are two **views**. In the view of a program, threads are those of a process, in user mode.
+//! In the kernel's view, they are the processors, with all that they execute. Both go forward and
+//! backward by steps of a processor: in the view of a program, of the one that executes the thread.
+//!
 //! | module | contents |
 //! |---|---|
+//! | `view` | what threads are, and which one a processor executes |
+//! | `kernel_view` | processors as threads |
+//! | `kernel_code` | the code in the file of the kernel |
 //! | `layout` | where the guest's kernel keeps what is read here |
 //! | `tasks` | threads, registers and memory at the present position |
 //! | `tracer_stop` | why a task stops for the agent |
@@ -17,7 +24,7 @@
 //! | `processes` | the processes of the run, and which one is debugged |
 //! | `replay` | runs to a position, and the events of the run |
 //! | `kept` | the snapshots in a file, for later sessions |
-//! | `debugger` | a process under debug, and where it can be |
+//! | `debugger` | what is debugged, and where it can be |
 //! | `opening` | where the process begins and ends, and the first position |
 //! | `forward`, `backward` | execution up to the next stop |
 //! | `stops` | stop points of the client, and their conditions |
@@ -33,6 +40,8 @@ mod branches;
 mod debugger;
 mod forward;
 mod kept;
+mod kernel_code;
+mod kernel_view;
 mod layout;
 mod monitor;
 mod opening;
@@ -44,8 +53,10 @@ pub mod strace;
 mod target;
 mod tasks;
 mod tracer_stop;
+mod view;
 
-pub use agent::AgentPort;
+pub use agent::{AgentPort, Connection};
 pub use debugger::{Debugger, Parts};
 pub use kept::{SnapshotFile, SnapshotFiles};
 pub use program::distance_of_main;
+pub use view::View;

@@ -7,15 +7,19 @@ use vbts_gdb::{Result, StopReason, TargetError, ThreadId};
 use vbts_host::exit::Failure;
 
 use crate::backward::Search;
+use crate::branches::Selection;
 use crate::debugger::{Debugger, fatal};
 
 /// Text of `monitor help`.
 const HELP: &str = "\
 when                      where the replay is: virtual time, thread, instructions
 goto time NS              go to a virtual time, in ns
-goto start | end | crash  go to the first or last instruction, or to where the program crashed
+goto start | end | crash  go to the first or last instruction, or to where the program crashed or
+                          the kernel panicked
 goto record N             go to behind branch N of the first thread of the process. That of the
-                          program has them in vbts replay --format raw --follow none
+                          program has them in vbts replay --format raw --follow none. In the
+                          kernel's view, the branches of the machine count, as in
+                          vbts replay --record
 last-write ADDRESS [SIZE] go back to the last write to memory
 records [N]               the last N branches of the selected thread, 20 if N is not given
 who-called                go back to the call of the function in which the selected thread is
@@ -40,7 +44,7 @@ impl Debugger {
         let words: Vec<&str> = command.split_whitespace().collect();
         match *words.as_slice() {
             ["help"] => output.extend_from_slice(HELP.as_bytes()),
-            ["processes"] => {
+            ["processes"] if !self.is_kernel_view => {
                 let debugged = Some((self.process, self.start));
                 let text = self.replay.agent.processes.show(debugged);
                 output.extend_from_slice(text.as_bytes());
@@ -50,7 +54,13 @@ impl Debugger {
             ["goto", "end"] => self.go_to(self.end, output)?,
             ["goto", "crash"] => match self.crash {
                 Some(time) => self.go_to(time, output)?,
-                None => return Err(TargetError::Refused("the program has not crashed".into())),
+                None => {
+                    let what = match self.is_kernel_view {
+                        true => "the kernel has not panicked",
+                        false => "the program has not crashed",
+                    };
+                    return Err(TargetError::Refused(what.into()));
+                }
             },
             ["goto", "record", number] => self.go_to_record(number, output)?,
             ["records"] => self.show_records(thread, DEFAULT_RECORDS, output)?,
@@ -78,17 +88,17 @@ impl Debugger {
 
     fn say_where(&self, output: &mut Vec<u8>) {
         let thread = self.any_thread();
-        let name = self.replay.tasks().and_then(|tasks| {
-            let task = tasks.find(thread)?;
-            Some(tasks.name(task))
-        });
+        let name = self.name_of(thread).unwrap_or_default();
+        let place = match self.processor_of(thread).filter(|_| self.is_kernel_view) {
+            Some(processor) if name.is_empty() => format!("CPU {processor}"),
+            Some(processor) => format!("CPU {processor} (in task {name})"),
+            None => format!("thread {} ({name})", thread.thread),
+        };
         // Writes to a vector cannot fail.
         let _ = writeln!(
             output,
-            "{} ns of virtual time, thread {} ({}), {} instructions of the machine",
+            "{} ns of virtual time, {place}, {} instructions of the machine",
             self.replay.now(),
-            thread.thread,
-            name.unwrap_or_default(),
             self.replay.instructions()
         );
     }
@@ -104,7 +114,7 @@ impl Debugger {
     /// Shows the last `count` branches of `thread`.
     fn show_records(&mut self, thread: ThreadId, count: usize, output: &mut Vec<u8>) -> Result<()> {
         let count = count.min(MAX_RECORDS);
-        let records = self.branches_since(thread, self.begin, count);
+        let records = self.branches_since(self.selection_of(thread), self.begin, count);
         for record in records.map_err(fatal)?.last {
             // Writes to a vector cannot fail.
             let _ = writeln!(output, "{:#x} -> {:#x}", record.from, record.to);
@@ -121,16 +131,17 @@ impl Debugger {
             )));
         };
         let from = self.replay.now();
-        let thread = ThreadId {
-            process: self.process,
-            thread: self.process,
+        let (selected, who) = match self.is_kernel_view {
+            true => (Selection::Machine, "the machine"),
+            false => (
+                Selection::Thread(self.process),
+                "the process's first thread",
+            ),
         };
-        let found = self.find_branch(thread, self.start, self.replay.end, nth);
+        let found = self.find_branch(selected, self.start, self.replay.end, nth);
         let Some(found) = found.map_err(fatal)? else {
             self.replay.seek(from).map_err(fatal)?;
-            return Err(TargetError::Refused(format!(
-                "the process's first thread has no record {nth}"
-            )));
+            return Err(TargetError::Refused(format!("{who} has no record {nth}")));
         };
         self.go_to(found.time.clamp(self.begin, self.end), output)
     }
@@ -188,7 +199,7 @@ impl Debugger {
                         address,
                         len,
                         kind: WatchKind::Write,
-                        space: debugger.space(),
+                        space: debugger.space().filter(|_| !debugger.is_kernel_view),
                     }],
                     ..StopPoints::default()
                 },

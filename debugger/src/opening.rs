@@ -4,7 +4,7 @@
 use anyhow::anyhow;
 use vbts_cpu::state::gpr;
 use vbts_cpu::{Breakpoint, StopPoints};
-use vbts_gdb::{Stop, StopReason};
+use vbts_gdb::{Stop, StopReason, ThreadId};
 use vbts_host::exit::Failure;
 
 use crate::debugger::Debugger;
@@ -23,9 +23,22 @@ const CS: usize = 1;
 const USER32_CS: u16 = 0x23;
 
 impl Debugger {
-    /// Goes to where `process` has crashed, or else to `main`, which is `main` from the entry point
-    /// of the recorded program, or to the first instruction.
-    pub(crate) fn open(&mut self, process: &Process, main: Option<u64>) -> Result<(), Failure> {
+    /// Goes to where the process that `name` selects has crashed, or else to `main`, which is
+    /// `main` from the entry point of the recorded program, or to the first instruction. Without a
+    /// name it is the first process that has crashed, or else the first.
+    pub(crate) fn open_process(
+        &mut self,
+        name: Option<&str>,
+        main: Option<u64>,
+    ) -> Result<(), Failure> {
+        let processes = &self.replay.agent.processes;
+        let process = processes.select(name).map_err(|error| anyhow!(error))?;
+        let process = &process.clone();
+        (self.process, self.start) = (process.id, process.start);
+        self.stop.thread = ThreadId {
+            process: process.id,
+            thread: process.id,
+        };
         self.find_auxiliary_of_first()?;
         self.find_end(process);
         self.begin = self.enter_program(process.id, process.begin)?;

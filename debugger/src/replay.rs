@@ -47,15 +47,23 @@ pub(crate) struct Replay {
     pub machine: Machine,
     pub history: History,
     pub agent: Agent,
-    layout: Layout,
+    /// `None` if the kernel tells nothing of its tasks.
+    layout: Option<Layout>,
+    /// Address of the kernel's function `panic`, if that is known.
+    panic_function: Option<u64>,
     /// The events of all threads that the agent traces, oldest first.
     pub events: Vec<TaskEvent>,
     /// The stop points that the processors have; `None` after a jump in time.
     points: Option<StopPoints>,
     /// Virtual time in ns of the end of the run.
     pub end: u64,
+    /// Virtual time in ns of the failure of the guest: of the first call of `panic`, or else of its
+    /// end.
+    pub failure: Option<u64>,
     /// The snapshots come from an earlier session.
     pub is_loaded: bool,
+    /// The processor that does not stop at the breakpoint at which it is when the next run begins.
+    leaves: Option<usize>,
 }
 
 impl Replay {
@@ -67,7 +75,8 @@ impl Replay {
     pub(crate) fn open(
         machine: Machine,
         agent: Agent,
-        layout: Layout,
+        layout: Option<Layout>,
+        panic_function: Option<u64>,
         snapshots: usize,
         kept: Option<&SnapshotFiles>,
         progress: &mut dyn FnMut(u64, u64),
@@ -77,10 +86,13 @@ impl Replay {
             history: History::new(snapshots),
             agent,
             layout,
+            panic_function,
             events: Vec::new(),
             points: None,
             end: u64::MAX,
+            failure: None,
             is_loaded: false,
+            leaves: None,
         };
         replay.machine.enter_sandbox()?;
         if let Some(files) = kept
@@ -95,20 +107,25 @@ impl Replay {
 
     /// Runs the replay to its end, and notes the events on the way.
     fn run_through(&mut self, progress: &mut dyn FnMut(u64, u64)) -> Result<(), Failure> {
+        let ptrace_stop = self.layout.as_ref().map(|layout| layout.ptrace_stop);
+        let addresses = ptrace_stop.into_iter().chain(self.panic_function);
         let points = StopPoints {
-            breakpoints: vec![Breakpoint {
-                address: self.layout.ptrace_stop,
-                space: None,
-            }],
+            breakpoints: addresses
+                .map(|address| Breakpoint {
+                    address,
+                    space: None,
+                })
+                .collect(),
             ..StopPoints::default()
         };
         loop {
             let until = self.now().saturating_add(PROGRESS_INTERVAL);
             match self.run(until, &points) {
                 Ok(Outcome::Stopped(_)) => self.note_event(),
-                Ok(Outcome::Paused) => progress(self.now(), self.instructions()),
-                // A guest that crashed has reached its end, too.
-                Ok(Outcome::Ended) | Err(Failure::Guest { .. }) => break,
+                Ok(Outcome::Paused | Outcome::Stepped) => {
+                    progress(self.now(), self.instructions());
+                }
+                Ok(Outcome::Ended) => break,
                 Err(failure) => return Err(failure),
             }
         }
@@ -116,12 +133,18 @@ impl Replay {
         Ok(())
     }
 
-    /// Notes why the current task waits for its tracer.
+    /// Notes why the current task waits for its tracer, or that the kernel panics.
     fn note_event(&mut self) {
-        let Some((_, cpu)) = self.machine.current_processor() else {
+        let Some(cpu) = self.cpu() else {
             return;
         };
-        let tasks = Tasks::new(cpu, &self.layout);
+        if self.panic_function == Some(cpu.rip) {
+            self.failure.get_or_insert(self.machine.now());
+            return;
+        }
+        let Some(tasks) = self.tasks() else {
+            return;
+        };
         let thread = tasks.current().and_then(|task| tasks.id(task));
         let kind = match TracerStop::of(cpu, &tasks) {
             Some(TracerStop::Signal(signal, info)) => {
@@ -157,8 +180,7 @@ impl Replay {
 
     /// The kernel's view of its tasks now.
     pub(crate) fn tasks(&self) -> Option<Tasks<'_>> {
-        let (_, cpu) = self.machine.current_processor()?;
-        Some(Tasks::new(cpu, &self.layout))
+        Tasks::new(&self.machine, self.layout.as_ref()?)
     }
 
     /// The processor that has its turn.
@@ -166,9 +188,30 @@ impl Replay {
         self.machine.current_processor().map(|(_, cpu)| cpu)
     }
 
-    /// Runs up to virtual time `until` in ns, or to one of `points` before. One of the latter at
-    /// the present position does not stop it.
+    /// The processor with this number.
+    pub(crate) fn processor(&self, number: usize) -> Option<&Cpu> {
+        self.machine.processors().nth(number)
+    }
+
+    /// Has `processor` not stop at the breakpoint at which it is.
+    pub(crate) fn leave_breakpoint(&mut self, processor: Option<usize>) {
+        self.leaves = processor;
+    }
+
+    /// Runs up to virtual time `until` in ns, or to one of `points` before. A processor stops at a
+    /// breakpoint at which it is, unless it has stopped there before or is told to leave it.
     pub(crate) fn run(&mut self, until: u64, points: &StopPoints) -> Result<Outcome, Failure> {
+        self.step(until, points, None)
+    }
+
+    /// The same, up to the next step of `processor` at most: an instruction, or the delivery of an
+    /// event.
+    pub(crate) fn step(
+        &mut self,
+        until: u64,
+        points: &StopPoints,
+        processor: Option<usize>,
+    ) -> Result<Outcome, Failure> {
         if self.now() >= self.end {
             return Ok(Outcome::Ended);
         }
@@ -176,15 +219,48 @@ impl Replay {
             self.machine.set_stop_points(points);
             self.points = Some(points.clone());
         }
-        self.machine.leave_stop();
+        if let Some(processor) = self.leaves.take() {
+            self.machine.leave_stop(processor);
+        }
+        self.machine.set_step(processor);
         let ended = self
             .history
-            .run_until(&mut self.machine, until, &mut self.agent)?;
+            .run_until(&mut self.machine, until, &mut self.agent);
+        self.machine.set_step(None);
+        // A guest that crashed has reached its end, too.
+        let ended = match ended {
+            Err(Failure::Guest { .. }) => {
+                self.failure.get_or_insert(self.machine.now());
+                return Ok(Outcome::Ended);
+            }
+            ended => ended?,
+        };
         Ok(match ended {
-            Some(End::Stop) => Outcome::Stopped(self.machine.take_stop_causes()),
+            Some(End::Stop) => {
+                let causes = self.machine.take_stop_causes();
+                let is_breakpoint =
+                    |cause: &StopCause| matches!(cause, StopCause::Breakpoint { .. });
+                if causes.iter().any(is_breakpoint) {
+                    self.leaves = self.machine.current_processor().map(|(number, _)| number);
+                }
+                match causes.is_empty() {
+                    true => Outcome::Stepped,
+                    false => Outcome::Stopped(causes),
+                }
+            }
             Some(_) => Outcome::Ended,
             None => Outcome::Paused,
         })
+    }
+
+    /// The last two steps of a processor: the positions from which they began, the latest first.
+    pub(crate) fn last_steps(&self, processor: usize) -> [Option<u64>; 2] {
+        self.machine.last_steps(processor)
+    }
+
+    /// Returns whether the next step is certain to be one of this processor.
+    pub(crate) fn has_turn(&self, processor: usize) -> bool {
+        self.machine.has_turn(processor)
     }
 
     /// Goes to virtual time `time` in ns, or to the next one at which the machine is if it is idle
@@ -192,12 +268,17 @@ impl Replay {
     pub(crate) fn seek(&mut self, time: u64) -> Result<(), Failure> {
         self.machine.set_stop_points(&StopPoints::default());
         self.points = None;
-        self.history.seek(&mut self.machine, time, &mut self.agent)
+        match self.history.seek(&mut self.machine, time, &mut self.agent) {
+            Err(Failure::Guest { .. }) if self.now() >= self.end => {}
+            sought => sought?,
+        }
+        self.leaves = self.machine.current_processor().map(|(number, _)| number);
+        Ok(())
     }
 
     /// The probe that notes in a log which task the kernel executes.
-    pub(crate) fn task_probe(&self) -> Probe {
-        self.layout.task_probe
+    pub(crate) fn task_probe(&self) -> Option<Probe> {
+        Some(self.layout.as_ref()?.task_probe)
     }
 
     /// Logs the branches that the machine executes from here on.
@@ -217,11 +298,17 @@ impl Replay {
         snapshot.unwrap_or(first).max(first)
     }
 
+    /// The first position: that of the first snapshot.
+    pub(crate) fn first(&self) -> u64 {
+        self.history.times().next().unwrap_or(0)
+    }
+
     /// The next event of `process` behind the present position.
     pub(crate) fn next_event(&self, process: u32) -> Option<&TaskEvent> {
         let now = self.now();
-        let mut events = self.events.iter();
-        events.find(|event| event.time > now && event.thread.process == process)
+        let first = self.events.partition_point(|event| event.time <= now);
+        let mut events = self.events.iter().skip(first);
+        events.find(|event| event.thread.process == process)
     }
 
     /// The program does not repeat instructions that have faulted.
@@ -235,6 +322,8 @@ impl Replay {
 pub(crate) enum Outcome {
     /// At a stop point.
     Stopped(Vec<StopCause>),
+    /// Behind the step of a processor.
+    Stepped,
     /// At the time that was asked for.
     Paused,
     /// At the end of the recording.

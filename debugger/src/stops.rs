@@ -1,27 +1,28 @@
 //! The stop points of the client, and what a stop at one of them is for it.
 
 use vbts_cpu::{Breakpoint, StopCause, StopPoints, WatchKind, Watchpoint};
-use vbts_gdb::{Stop, StopPoint, StopReason, WatchAccess};
+use vbts_gdb::{Stop, StopPoint, StopReason, ThreadId, WatchAccess};
 
 use crate::debugger::Debugger;
 
 impl Debugger {
     /// The stop points of the user, for the processors.
     pub(crate) fn stop_points(&self, with_user_mode: bool) -> StopPoints {
-        let Some(space) = self.space() else {
-            return StopPoints::default();
+        let space = match self.is_kernel_view {
+            true => None,
+            false => match self.space() {
+                Some(space) => Some(space),
+                None => return StopPoints::default(),
+            },
         };
         let mut points = StopPoints {
-            user_mode_of: with_user_mode.then_some(space),
+            user_mode_of: space.filter(|_| with_user_mode),
             ..StopPoints::default()
         };
         for point in &self.points {
             match *point {
                 StopPoint::Breakpoint { address } | StopPoint::HardwareBreakpoint { address } => {
-                    points.breakpoints.push(Breakpoint {
-                        address,
-                        space: Some(space),
-                    });
+                    points.breakpoints.push(Breakpoint { address, space });
                 }
                 StopPoint::Watchpoint {
                     address,
@@ -31,7 +32,7 @@ impl Debugger {
                     address,
                     len: length,
                     kind: kind(access),
-                    space: Some(space),
+                    space,
                 }),
             }
         }
@@ -41,34 +42,29 @@ impl Debugger {
     /// The stop for `causes`, unless another process has caused them, or a thread that the client
     /// has not resumed.
     pub(crate) fn stop_for(&self, causes: &[StopCause]) -> Option<Stop> {
-        let tasks = self.replay.tasks()?;
-        let thread = tasks.current().and_then(|task| tasks.id(task))?;
+        let thread = self.current_thread()?;
         if thread.process != self.process || self.stopped_threads.contains(&thread) {
             return None;
         }
-        let mut causes = causes.iter().filter(|cause| self.holds(cause));
+        let mut causes = causes.iter().filter(|cause| self.holds(thread, cause));
         let reason = causes.find_map(|cause| self.reason(cause))?;
         Some(Stop { thread, reason })
     }
 
     /// Returns whether a condition of the breakpoint that has caused a stop holds, or it has none.
-    fn holds(&self, cause: &StopCause) -> bool {
+    fn holds(&self, thread: ThreadId, cause: &StopCause) -> bool {
         let StopCause::Breakpoint { address } = cause else {
             return true;
         };
         let Some(conditions) = self.conditions.get(address) else {
             return true;
         };
-        let (Some(tasks), Some(space)) = (self.replay.tasks(), self.space()) else {
-            return true;
-        };
-        let current = tasks.current();
-        let Some(registers) = current.and_then(|task| tasks.registers(task)) else {
+        let Some(registers) = self.registers_of(thread) else {
             return true;
         };
         let mut read = |address, bytes: &mut [u8]| {
             let len = bytes.len();
-            tasks.read(space, address, bytes) == len
+            self.read_as(thread, address, bytes) == len
         };
         conditions
             .iter()

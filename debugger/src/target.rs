@@ -1,4 +1,4 @@
-//! A process of a replay as the target of a server of GDB's protocol.
+//! A process or the machine of a replay as the target of a server of GDB's protocol.
 
 use vbts_gdb::{
     BranchHistory, Capabilities, Condition, Direction, RegisterLayout, Registers, Result,
@@ -7,14 +7,13 @@ use vbts_gdb::{
 use vbts_host::exit::Failure;
 
 use crate::debugger::{Debugger, fatal};
+use crate::kernel_view::has_avx;
 use crate::replay::EventKind;
 
 /// ENOENT, EFAULT and ESRCH of Linux.
 const ENOENT: u8 = 2;
 const EFAULT: u8 = 14;
 const ESRCH: u8 = 3;
-/// XCR0: the state of AVX is enabled (SDM Vol. 3A 2.6).
-const XCR0_AVX: u64 = 1 << 2;
 /// SIGINT of Linux.
 const SIGINT: u8 = 2;
 /// Stop points of the user at most, so that a client cannot make each access slow without end.
@@ -32,11 +31,12 @@ fn unchangeable() -> TargetError {
 
 impl Target for Debugger {
     fn capabilities(&self) -> Capabilities {
-        let mut capabilities = Capabilities::REVERSE
-            | Capabilities::PASS_SIGNALS
-            | Capabilities::SIGNAL_INFORMATION
-            | Capabilities::BRANCH_TRACE
-            | Capabilities::CONDITIONS;
+        let mut capabilities =
+            Capabilities::REVERSE | Capabilities::BRANCH_TRACE | Capabilities::CONDITIONS;
+        if self.is_kernel_view {
+            return capabilities;
+        }
+        capabilities |= Capabilities::PASS_SIGNALS | Capabilities::SIGNAL_INFORMATION;
         capabilities.set(Capabilities::AUXILIARY_VECTOR, self.auxiliary.is_some());
         let has_path = self.executable_path().is_some();
         capabilities.set(Capabilities::EXECUTABLE, has_path);
@@ -44,15 +44,13 @@ impl Target for Debugger {
     }
 
     fn register_layout(&mut self, _process: u32) -> Result<RegisterLayout> {
-        let has_avx = self
-            .replay
-            .cpu()
-            .is_some_and(|cpu| cpu.sys.xcr0 & XCR0_AVX != 0);
+        // GDB asks once, and a kernel enables AVX at its start.
+        let has_avx = self.is_kernel_view || self.replay.cpu().is_some_and(has_avx);
         Ok(RegisterLayout {
             is_32_bit: false,
-            is_linux: true,
+            is_linux: !self.is_kernel_view,
             has_avx,
-            has_control: false,
+            has_control: self.is_kernel_view,
         })
     }
 
@@ -60,20 +58,7 @@ impl Target for Debugger {
         if self.has_detached {
             return Ok(Vec::new());
         }
-        let tasks = self.tasks().map_err(fatal)?;
-        let current = tasks.current();
-        let threads = tasks.threads(self.process).into_iter();
-        Ok(threads
-            .filter_map(|task| {
-                let is_current = current == Some(task);
-                Some(ThreadInfo {
-                    id: tasks.id(task)?,
-                    name: tasks.name(task),
-                    processor: is_current.then_some(0),
-                    state: String::new(),
-                })
-            })
-            .collect())
+        Ok(self.thread_list())
     }
 
     fn current_stop(&mut self) -> Result<Stop> {
@@ -81,19 +66,15 @@ impl Target for Debugger {
     }
 
     fn read_registers(&mut self, thread: ThreadId) -> Result<Registers> {
-        let tasks = self.tasks().map_err(fatal)?;
-        let registers = tasks.find(thread).and_then(|task| tasks.registers(task));
-        registers.ok_or(TargetError::Errno(ESRCH))
+        self.registers_of(thread).ok_or(TargetError::Errno(ESRCH))
     }
 
     fn write_registers(&mut self, _thread: ThreadId, _registers: &Registers) -> Result<()> {
         Err(unchangeable())
     }
 
-    fn read_memory(&mut self, _thread: ThreadId, address: u64, buffer: &mut [u8]) -> Result<usize> {
-        let tasks = self.tasks().map_err(fatal)?;
-        let space = self.space().ok_or(TargetError::Errno(ESRCH))?;
-        match tasks.read(space, address, buffer) {
+    fn read_memory(&mut self, thread: ThreadId, address: u64, buffer: &mut [u8]) -> Result<usize> {
+        match self.read_as(thread, address, buffer) {
             0 if !buffer.is_empty() => Err(TargetError::Errno(EFAULT)),
             read => Ok(read),
         }
@@ -156,6 +137,8 @@ impl Target for Debugger {
         self.resumption = Some(resumption.clone());
         self.search = None;
         self.interrupted = None;
+        let stopped = self.processor_of(self.stop.thread);
+        self.replay.leave_breakpoint(stopped);
         Ok(())
     }
 
@@ -168,7 +151,10 @@ impl Target for Debugger {
             Some(Direction::Backward) => self.run_backward(),
             _ => self.run_forward(),
         };
-        console.append(&mut self.replay.agent.output);
+        match self.is_kernel_view {
+            true => console.append(&mut self.replay.machine.take_console()),
+            false => console.append(&mut self.replay.agent.output),
+        }
         let stop = ran.map_err(fatal)?;
         if let Some(stop) = &stop {
             self.stop = stop.clone();
@@ -226,7 +212,9 @@ impl Target for Debugger {
             ));
         }
         let start = since.unwrap_or(self.begin).max(self.begin);
-        let branches = self.branches_since(thread, start, limit).map_err(fatal)?;
+        let branches = self
+            .branches_since(self.selection_of(thread), start, limit)
+            .map_err(fatal)?;
         if since.is_some() && branches.are_more {
             return Err(TargetError::Refused("there are more branches".into()));
         }

@@ -3,8 +3,10 @@
 use vbts_cpu::Cpu;
 use vbts_cpu::state::{ArchState, gpr, rflags};
 use vbts_gdb::{Avx, Fxsave, Registers, ThreadId};
+use vbts_vmm::machine::Machine;
 
 use crate::layout::Layout;
+use crate::view::by_pages;
 
 /// Size in bytes of a stack of a task in the kernel (`THREAD_SIZE`).
 const STACK_SIZE: u64 = 16 << 10;
@@ -25,6 +27,8 @@ const GS: usize = 5;
 /// The kernel's view of its tasks, at the present position of a replay.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Tasks<'a> {
+    machine: &'a Machine,
+    /// The processor that has its turn.
     cpu: &'a Cpu,
     layout: &'a Layout,
 }
@@ -38,9 +42,14 @@ pub(crate) struct Task(u64);
 struct Frame([u64; FRAME_WORDS]);
 
 impl<'a> Tasks<'a> {
-    /// The tasks that the kernel with `layout` has, which `cpu` executes.
-    pub(crate) fn new(cpu: &'a Cpu, layout: &'a Layout) -> Self {
-        Self { cpu, layout }
+    /// The tasks that the kernel with `layout` has in `machine`. `None`: it has no processor.
+    pub(crate) fn new(machine: &'a Machine, layout: &'a Layout) -> Option<Self> {
+        let (_, cpu) = machine.current_processor()?;
+        Some(Self {
+            machine,
+            cpu,
+            layout,
+        })
     }
 
     fn word(&self, address: u64) -> Option<u64> {
@@ -49,9 +58,14 @@ impl<'a> Tasks<'a> {
         is_read.then(|| u64::from_le_bytes(bytes))
     }
 
-    /// The task that the processor executes.
+    /// The task that the processor executes which has its turn.
     pub(crate) fn current(&self) -> Option<Task> {
-        let state = self.cpu.state();
+        self.task_of(self.cpu)
+    }
+
+    /// The task that `cpu` executes.
+    fn task_of(&self, cpu: &Cpu) -> Option<Task> {
+        let state = cpu.state();
         // One of them is the program's, which is in the lower half: which, changes in the middle of
         // an entry.
         let bases = [state.seg[GS].base, state.msr.kernel_gs_base];
@@ -60,20 +74,46 @@ impl<'a> Tasks<'a> {
         Some(Task(task))
     }
 
-    /// The task that the processor executes, if it does so in user mode.
+    /// The number of the processor that executes `task`.
+    pub(crate) fn processor_of(&self, task: Task) -> Option<usize> {
+        let mut processors = self.machine.processors();
+        processors.position(|cpu| self.task_of(cpu) == Some(task))
+    }
+
+    /// The number of the processor that executes `thread` in user mode, whether it has its turn or
+    /// not.
+    pub(crate) fn user_mode_processor(&self, thread: ThreadId) -> Option<usize> {
+        let mut processors = self.machine.processors();
+        processors.position(|cpu| {
+            let task = (cpu.cpl == 3).then(|| self.task_of(cpu)).flatten();
+            task.and_then(|task| self.id(task)) == Some(thread)
+        })
+    }
+
+    /// The task that the processor with this number executes.
+    pub(crate) fn executed_by(&self, processor: usize) -> Option<Task> {
+        self.task_of(self.machine.processors().nth(processor)?)
+    }
+
+    /// The task that the processor executes which has its turn, if it does so in user mode.
     pub(crate) fn in_user_mode(&self) -> Option<ThreadId> {
         let current = (self.cpu.cpl == 3).then(|| self.current()).flatten()?;
         self.id(current)
     }
 
-    /// The thread whose code or system call the processor executes. The kernel changes the current
-    /// task after the stack when it switches, so the stack tells.
-    pub(crate) fn executed(&self) -> Option<ThreadId> {
-        let current = self.current()?;
-        if self.cpu.cpl == 3 {
+    /// The threads whose code or system calls the processors execute, by their numbers. The kernel
+    /// changes the current task after the stack when it switches, so the stack tells.
+    pub(crate) fn executed(&self) -> Vec<Option<ThreadId>> {
+        let processors = self.machine.processors();
+        processors.map(|cpu| self.thread_on(cpu)).collect()
+    }
+
+    fn thread_on(&self, cpu: &Cpu) -> Option<ThreadId> {
+        let current = self.task_of(cpu)?;
+        if cpu.cpl == 3 {
             return self.id(current);
         }
-        let pointer = self.cpu.state().gpr[gpr::RSP];
+        let pointer = cpu.state().gpr[gpr::RSP];
         let has_pointer = |task: &Task| {
             let stack = self.word(task.0.wrapping_add(self.layout.stack));
             stack.is_some_and(|stack| pointer.wrapping_sub(stack) < STACK_SIZE)
@@ -163,18 +203,9 @@ impl<'a> Tasks<'a> {
     /// Reads memory of a program in the address space `space`. Returns how many bytes could be
     /// read.
     pub(crate) fn read(&self, space: u64, address: u64, buffer: &mut [u8]) -> usize {
-        let mut done = 0;
-        while done < buffer.len() {
-            let at = address.wrapping_add(done as u64);
-            let left = 0x1000 - (at & 0xFFF) as usize;
-            let len = left.min(buffer.len() - done);
-            let is_user = at < 1 << 47;
-            if !is_user || !self.cpu.read_in(space, at, &mut buffer[done..done + len]) {
-                break;
-            }
-            done += len;
-        }
-        done
+        by_pages(address, buffer, |at, bytes| {
+            at < 1 << 47 && self.cpu.read_in(space, at, bytes)
+        })
     }
 
     fn frame(&self, task: Task) -> Option<Frame> {
@@ -196,26 +227,26 @@ impl<'a> Tasks<'a> {
     /// The registers of a task: those of the processor, or those that it has saved when it entered
     /// the kernel.
     pub(crate) fn registers(&self, task: Task) -> Option<Registers> {
-        let state = self.cpu.state();
-        let is_current = self.current() == Some(task);
-        let mut registers = match is_current && self.cpu.cpl == 3 {
-            true => in_user_mode(&state),
-            false => self.frame(task)?.registers(),
+        let mut processors = self.machine.processors();
+        let executed = processors
+            .find(|cpu| self.task_of(cpu) == Some(task))
+            .map(|cpu| (cpu.cpl, cpu.state()));
+        let mut registers = match &executed {
+            Some((3, state)) => in_user_mode(state),
+            _ => self.frame(task)?.registers(),
         };
         // A return from a fault sets RF, which no program can see: PUSHF stores it as 0.
         registers.rflags &= !rflags::RF;
-        if is_current {
-            let user_gs = match self.cpu.cpl {
+        if let Some((cpl, state)) = &executed {
+            let user_gs = match cpl {
                 3 => state.seg[GS].base,
                 // An entry that has not exchanged them yet has the program's in the register.
                 _ if (state.seg[GS].base as i64) < 0 => state.msr.kernel_gs_base,
                 _ => state.seg[GS].base,
             };
             (registers.fs_base, registers.gs_base) = (state.seg[FS].base, user_gs);
-            registers.fxsave = Some(fxsave_of(&state));
-            registers.avx = Some(Avx {
-                ymmh: state.ymm_high,
-            });
+            let (fxsave, avx) = vector_registers(state);
+            (registers.fxsave, registers.avx) = (Some(fxsave), Some(avx));
         } else {
             // `fsbase` and `gsbase` follow `sp` and four selectors in `struct thread_struct`.
             let thread = task.0.wrapping_add(self.layout.thread_sp);
@@ -310,6 +341,14 @@ fn in_user_mode(state: &ArchState) -> Registers {
         orig_rax: u64::MAX,
         ..Registers::default()
     }
+}
+
+/// The x87 and vector registers of a processor.
+pub(crate) fn vector_registers(state: &ArchState) -> (Fxsave, Avx) {
+    let avx = Avx {
+        ymmh: state.ymm_high,
+    };
+    (fxsave_of(state), avx)
 }
 
 fn fxsave_of(state: &ArchState) -> Fxsave {

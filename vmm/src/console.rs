@@ -18,6 +18,8 @@ const OUT_OF_MEMORY: &str = "Out of memory: Killed process ";
 const TAIL: usize = 8 << 10;
 /// Length in bytes at which an unfinished line is copied.
 const MAX_PARTIAL_LINE: usize = 4 << 10;
+/// Bytes that are kept for a debugger, at most.
+const MAX_KEPT: usize = 1 << 20;
 /// Number of lines of the console that a message shows.
 const TAIL_LINES: usize = 30;
 
@@ -57,6 +59,8 @@ pub struct Console {
     shown: u64,
     /// Bytes that have not been copied yet.
     line: Vec<u8>,
+    /// Bytes that have not been taken, if they are kept.
+    kept: Option<Vec<u8>>,
     error: Option<OutputError>,
 }
 
@@ -138,12 +142,28 @@ impl Console {
             .min(bytes.len() as u64);
         let bytes = &bytes[bytes.len() - is_new as usize..];
         self.shown = self.shown.max(self.written);
+        if let Some(kept) = &mut self.kept {
+            let room = MAX_KEPT.saturating_sub(kept.len());
+            kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        }
         if !self.copies.is_empty() {
             self.line.extend_from_slice(bytes);
             if bytes.contains(&b'\n') || self.line.len() >= MAX_PARTIAL_LINE {
                 self.flush();
             }
         }
+    }
+
+    /// Keeps what is written from here on, to be taken: also what was written before the guest has
+    /// gone back.
+    pub(crate) fn keep_from_here(&mut self) {
+        self.kept = Some(Vec::new());
+        self.shown = self.written;
+    }
+
+    /// Takes what is kept.
+    pub(crate) fn take_kept(&mut self) -> Vec<u8> {
+        self.kept.as_mut().map_or_else(Vec::new, std::mem::take)
     }
 
     /// Copies the unfinished line. To be called when the guest pauses.

@@ -33,6 +33,7 @@ use crate::inputs::{Inputs, Progress, RecordedEnd};
 use crate::kvm::{KvmVcpu, Vm};
 use crate::memory::{self, GuestMemory};
 use crate::vcpu::{HandoverStats, Vcpu};
+use stop_points::Steps;
 use vbts_host::exit::Failure;
 use vbts_host::sandbox::Sandbox;
 use vbts_host::{Alarm, Event, EventLoop};
@@ -52,7 +53,7 @@ pub enum End {
     /// The guest switched the machine off.
     Off,
     /// A processor has reached a probe with [`vbts_cpu::ProbeAction::Stop`], or a stop point of a
-    /// debugger ([`Machine::take_stop_causes`]).
+    /// debugger ([`Machine::take_stop_causes`]), or has made a step ([`Machine::set_step`]).
     Stop,
     /// The recording that is replayed ends here, and the guest did not end the run.
     Recorded,
@@ -124,6 +125,7 @@ pub struct Machine {
     host_clock: Option<HostClock>,
     vm: Option<Vm>,
     schedule: Schedule,
+    steps: Steps,
     inputs: Inputs,
     /// Virtual time in ns at which the run loop stops for an event of the host.
     event_at: Option<u64>,
@@ -189,6 +191,7 @@ impl Machine {
             host_clock: None,
             vm: None,
             schedule: Schedule::default(),
+            steps: Steps::default(),
             inputs: Inputs::default(),
             event_at: None,
             host_time: None,
@@ -321,6 +324,21 @@ impl Machine {
         self.vcpus
             .get(number)
             .map(|vcpu| (number, &vcpu.soft().cpu))
+    }
+
+    /// All processors, by their numbers.
+    pub fn processors(&self) -> impl ExactSizeIterator<Item = &Cpu> {
+        self.vcpus.iter().map(|vcpu| &vcpu.soft().cpu)
+    }
+
+    /// Keeps what the guest writes to its console behind the present position.
+    pub fn keep_console_from_here(&mut self) {
+        lock(&self.console).keep_from_here();
+    }
+
+    /// Takes what the guest has written to its console for the first time since then.
+    pub fn take_console(&mut self) -> Vec<u8> {
+        lock(&self.console).take_kept()
     }
 
     /// The board.

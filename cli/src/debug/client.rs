@@ -17,6 +17,7 @@ use rustix::process::{
 use vbts_host::child::fork;
 use vbts_host::exit::{Failure, conclude, killed_by, say, status};
 
+use super::kernel::KernelView;
 use super::{DebugArgs, session};
 use crate::trace::{TraceDirectory, in_child};
 
@@ -180,8 +181,11 @@ impl Client {
 }
 
 /// The commands that connect a gdb to `socket`.
-fn script(socket: &Path) -> String {
-    COMMANDS.replace("SOCKET", &socket.display().to_string())
+fn script(socket: &Path, kernel: Option<&KernelView>) -> String {
+    let view = kernel.map_or_else(String::new, KernelView::commands);
+    COMMANDS
+        .replace("# VIEW\n", &view)
+        .replace("SOCKET", &socket.display().to_string())
 }
 
 /// Starts a process that serves the client of `listener`.
@@ -207,10 +211,12 @@ pub(super) fn serve_gdb(
     file: &Path,
     directory: &TraceDirectory,
 ) -> Result<(Pid, PathBuf), Failure> {
+    let kernel = KernelView::of(args, file, directory)?;
     let socket = directory.file(SOCKET);
     let listener = Listener::Unix(private_socket(&socket)?);
     let script = directory.file(SCRIPT);
-    fs::write(&script, self::script(&socket)).context("Cannot write a script for gdb")?;
+    fs::write(&script, self::script(&socket, kernel.as_ref()))
+        .context("Cannot write a script for gdb")?;
     Ok((start_server(args, file, listener)?, script))
 }
 

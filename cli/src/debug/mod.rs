@@ -3,11 +3,13 @@
 //! | module | contents |
 //! |---|---|
 //! | `client` | gdb, connected, or the address at which another client connects |
+//! | `kernel` | the file of the guest's kernel, for gdb |
 //! | `mi` | a gdb that this program drives |
 //! | `session` | the process with the replay, which serves the client |
 //! | `snapshots` | the files with snapshots, for later sessions |
 
 mod client;
+mod kernel;
 mod mi;
 mod session;
 mod snapshots;
@@ -20,7 +22,7 @@ use clap::{Args, Parser as _};
 use vbts_host::exit::{Failure, say};
 use vbts_vmm::memory::Size;
 
-use crate::options::{EXIT_STATUS, start_logging};
+use crate::options::{EXIT_STATUS, Named, named, start_logging};
 use crate::replay::ReplayedMachineArgs;
 use crate::trace::{TraceDirectory, in_child};
 use crate::{Cli, Command, record};
@@ -38,16 +40,20 @@ const TEMPORARY: &str = "program.vbts";
 #[derive(Debug, Args)]
 #[command(
     after_help = EXIT_STATUS,
-    override_usage = "vbts debug [OPTIONS] FILE\n       vbts debug [OPTIONS] -- PROGRAM [ARG]..."
+    override_usage = "vbts debug [OPTIONS] FILE\n       vbts debug [OPTIONS] -- PROGRAM [ARG]...\n       vbts debug [OPTIONS] --kernel KERNEL"
 )]
 pub(crate) struct DebugArgs {
     /// Recording that vbts record has made
     #[arg(
         value_name = "FILE",
-        required_unless_present = "program",
-        conflicts_with = "program"
+        required_unless_present_any = ["program", "kernel"],
+        conflicts_with_all = ["program", "kernel"]
     )]
     pub file: Option<PathBuf>,
+    /// What is debugged: a process, or with the kernel all that the processors execute, which are
+    /// the threads then (default: kernel for the recording of a machine)
+    #[arg(long, value_parser = named::<DebugView>(), value_name = "VIEW", help_heading = "Debugger options")]
+    pub view: Option<DebugView>,
     /// Debug this process, by its number or the name of its program. By default, the first one that
     /// crashed, or else the first
     #[arg(long, value_name = "PID|NAME", help_heading = "Debugger options")]
@@ -94,6 +100,47 @@ pub(crate) struct DebugArgs {
     /// Machine options.
     #[command(flatten)]
     pub machine: ReplayedMachineArgs,
+    /// Without FILE: guest kernel whose machine is recorded and debugged
+    #[arg(
+        long,
+        value_name = "KERNEL",
+        conflicts_with = "program",
+        help_heading = "Recording options"
+    )]
+    pub kernel: Option<PathBuf>,
+    /// With --kernel: initial RAM disk
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "kernel",
+        help_heading = "Recording options"
+    )]
+    pub initrd: Option<PathBuf>,
+    /// With --kernel: words to add to the kernel's command line
+    #[arg(
+        long,
+        value_name = "STRING",
+        requires = "kernel",
+        allow_hyphen_values = true,
+        help_heading = "Recording options"
+    )]
+    pub append: Option<String>,
+    /// Without FILE: guest memory, as vbts record has it
+    #[arg(
+        long,
+        value_name = "SIZE",
+        conflicts_with = "file",
+        help_heading = "Recording options"
+    )]
+    pub memory: Option<Size>,
+    /// Without FILE: number of processors
+    #[arg(
+        long,
+        value_name = "N",
+        conflicts_with = "file",
+        help_heading = "Recording options"
+    )]
+    pub smp: Option<u32>,
     /// Program to record and debug, and its arguments
     #[arg(
         last = true,
@@ -101,6 +148,42 @@ pub(crate) struct DebugArgs {
         value_hint = clap::ValueHint::CommandWithArguments
     )]
     pub program: Vec<OsString>,
+}
+
+/// What is debugged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DebugView {
+    Program,
+    Kernel,
+}
+
+impl Named for DebugView {
+    const ALL: &'static [(Self, &'static str, &'static str)] = &[
+        (Self::Program, "program", "A process, in user mode"),
+        (Self::Kernel, "kernel", "All that the processors execute"),
+    ];
+}
+
+impl DebugArgs {
+    /// Returns whether the processors are debugged, of a recording of a machine or of a program.
+    ///
+    /// # Errors
+    /// A machine has no program that is known, or an option is one of programs.
+    fn is_kernel_view(&self, is_machine: bool) -> anyhow::Result<bool> {
+        let view = self.view.unwrap_or(match is_machine {
+            true => DebugView::Kernel,
+            false => DebugView::Program,
+        });
+        if is_machine && view == DebugView::Program {
+            return Err(anyhow!(
+                "--view program: the recording is of a machine, whose programs are not known"
+            ));
+        }
+        if view == DebugView::Kernel && self.process.is_some() {
+            return Err(anyhow!("--process is for --view program"));
+        }
+        Ok(view == DebugView::Kernel)
+    }
 }
 
 /// Runs the command. The exit status is gdb's.
@@ -121,25 +204,39 @@ pub(crate) fn main(args: &DebugArgs) -> Result<u8, Failure> {
     client.debug(args, &file, &directory)
 }
 
-/// Records the program in a temporary file.
+/// Records the program or the machine in a temporary file.
 fn record_first(args: &DebugArgs, directory: &TraceDirectory) -> Result<PathBuf, Failure> {
     let path = directory.file(TEMPORARY);
-    let options = ["vbts", "record", "--quiet", "--output"].map(OsString::from);
-    let words = options
-        .into_iter()
-        .chain([path.clone().into_os_string(), "--".into()])
-        .chain(args.program.iter().cloned());
+    let mut words: Vec<OsString> = ["vbts", "record", "--quiet", "--output"]
+        .map(OsString::from)
+        .into();
+    words.push(path.clone().into());
+    let mut add = |option: &str, value: Option<OsString>| {
+        words.extend(value.into_iter().flat_map(|value| [option.into(), value]));
+    };
+    add(
+        "--memory",
+        args.memory.map(|size| size.0.to_string().into()),
+    );
+    add("--smp", args.smp.map(|count| count.to_string().into()));
+    add("--kernel", args.kernel.clone().map(Into::into));
+    add("--initrd", args.initrd.clone().map(Into::into));
+    add("--append", args.append.clone().map(Into::into));
+    if args.kernel.is_none() {
+        words.push("--".into());
+        words.extend(args.program.iter().cloned());
+    }
     let parsed = Cli::try_parse_from(words).map_err(|error| anyhow!("{error}"))?;
     let Command::Record(record) = parsed.command else {
-        return Err(anyhow!("the program cannot be recorded").into());
+        return Err(anyhow!("the run cannot be recorded").into());
     };
     let status = in_child(|| record::main(&record))?;
     if !Path::new(&path).exists() {
-        return Err(anyhow!("the program was not recorded: status {status}").into());
+        return Err(anyhow!("the run was not recorded: status {status}").into());
     }
     if !args.quiet {
         say(format_args!(
-            "the program is recorded, with status {status}; the recording is removed at the end"
+            "the run is recorded, with status {status}; the recording is removed at the end"
         ));
     }
     Ok(path)

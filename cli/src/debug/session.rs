@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anyhow::anyhow;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use vbts_debugger::{Debugger, Parts, distance_of_main};
+use vbts_debugger::{Debugger, Parts, View, distance_of_main};
 use vbts_gdb::Connection;
 use vbts_host::exit::{Failure, say};
 
@@ -54,13 +54,10 @@ impl Connection for Stream {
 /// The recording cannot be debugged, or the connection fails.
 pub(super) fn serve(args: &DebugArgs, file: &Path, listener: Listener) -> Result<u8, Failure> {
     let recording = OldRecording::open(file)?;
-    if recording.facts.is_machine {
-        let file = file.display();
-        return Err(anyhow!("{file}: a recording of a machine cannot be debugged yet").into());
-    }
-    if recording.machine.processors != 1 || recording.facts.is_32_bit {
+    let is_kernel_view = args.is_kernel_view(recording.facts.is_machine)?;
+    if recording.facts.is_32_bit {
         return Err(anyhow!(
-            "{}: only recordings of one processor and of a 64-bit kernel can be debugged",
+            "{}: only recordings of a 64-bit kernel can be debugged",
             file.display()
         )
         .into());
@@ -73,17 +70,21 @@ pub(super) fn serve(args: &DebugArgs, file: &Path, listener: Listener) -> Result
     // gdb that is started here has `set sysroot /`.
     let client_has_files = args.listen.is_none();
     let connection = Stream(listener.accept()?);
-    let main = main_of(&recording);
+    let view = match is_kernel_view {
+        true => View::Kernel,
+        false => View::Program {
+            process: args.process.as_deref(),
+            main: main_of(&recording),
+        },
+    };
     let ObservedMachine {
         machine,
-        port,
-        device,
+        connection: guest,
     } = ObservedMachine::of(&recording, &args.machine.config())?;
     let bar = progress("{elapsed} {msg}", !args.quiet);
     let started = Debugger::start(Parts {
         machine,
-        port,
-        device,
+        connection: guest,
         inputs: recording.inputs.clone(),
         kernel: recording.kernel.image(),
         snapshots: usize::try_from(args.snapshots.0).unwrap_or(usize::MAX),
@@ -95,8 +96,7 @@ pub(super) fn serve(args: &DebugArgs, file: &Path, listener: Listener) -> Result
                 "replaying: {seconds:.1} s of virtual time, {millions} million instructions"
             ));
         },
-        process: args.process.as_deref(),
-        main,
+        view,
         client_has_files,
     });
     bar.finish_and_clear();

@@ -8,6 +8,7 @@ set trust-readonly-sections on
 set stack-cache off
 set code-cache off
 set breakpoint pending auto
+# VIEW
 
 define when
   monitor when
@@ -28,7 +29,8 @@ end
 document goto
 Go to another time: goto start, goto end, goto crash, goto time NS, or goto record N, which is behind
 branch N of the first thread of the process. vbts replay --format raw --follow none numbers those of
-the first process in the same way.
+the first process in the same way. Of a kernel, it is behind branch N of the machine, as in
+vbts replay --record.
 end
 
 define last-write
@@ -44,7 +46,17 @@ document last-write
 Go back to the last write to a variable: last-write VARIABLE, or last-write ADDRESS SIZE.
 end
 
+# GDB names the selected thread to the replay when it reads registers.
+define select-thread
+  maintenance flush register-cache
+  set $selected = $pc
+end
+document select-thread
+Tell the replay which thread is selected: a part of other commands.
+end
+
 define who-called
+  select-thread
   monitor who-called
   maintenance flush register-cache
   frame
@@ -62,6 +74,7 @@ Show the processes of the run. vbts debug --process PID or --process NAME debugs
 end
 
 define records
+  select-thread
   if $argc == 0
     monitor records
   else

@@ -1,25 +1,21 @@
-//! The machine of a recorded program, for an observer of its replay.
+//! The machine of a recording, for an observer of its replay.
 
-use vbts_debugger::AgentPort;
-use vbts_devices::Shared;
-use vbts_devices::virtio::console::{Console, ConsolePort};
-use vbts_devices::virtio::mmio::MmioTransport;
+use vbts_debugger::{AgentPort, Connection};
+use vbts_devices::virtio::console::ConsolePort;
 use vbts_host::exit::Failure;
 use vbts_protocol::PORT_NAME;
-use vbts_vmm::config::MachineConfig;
+use vbts_vmm::config::{MachineConfig, RandomSource};
 use vbts_vmm::launch::Launch;
 use vbts_vmm::machine::Machine;
 
 use crate::recording::OldRecording;
 
-/// A machine that has not run, with the agent's connection.
+/// A machine that has not run, with the connection to its agent, or to its console.
 pub(crate) struct ObservedMachine {
     /// The machine.
     pub machine: Machine,
-    /// The port of the agent.
-    pub port: AgentPort,
-    /// The device with that port.
-    pub device: Shared<MmioTransport<Console>>,
+    /// The connection.
+    pub connection: Connection,
 }
 
 impl ObservedMachine {
@@ -29,20 +25,32 @@ impl ObservedMachine {
     /// # Errors
     /// The host cannot have such a machine, or cannot confine it.
     pub(crate) fn of(recording: &OldRecording, host: &MachineConfig) -> Result<Self, Failure> {
-        let config = recording.machine_as(host);
+        let is_machine = recording.facts.is_machine;
+        let mut config = recording.machine_as(host);
+        if is_machine {
+            config.random = RandomSource::Fixed;
+        }
         let mut launch = Launch::new(&config, false)?;
         launch.set_inputs(recording.inputs.clone())?;
-        launch.restrict_files()?;
-        let port = AgentPort::new(&recording.inputs);
         // The order of the devices gives them their addresses.
-        let device = launch
-            .board
-            .add_console(vec![ConsolePort::named(PORT_NAME, Box::new(port.clone()))])?;
-        launch.add_replayed_shares(&recording.facts.shares)?;
+        let connection = if is_machine {
+            launch.add_replayed_shares(&recording.facts.shares)?;
+            launch.add_entropy()?;
+            launch.restrict_files()?;
+            Connection::Console
+        } else {
+            launch.restrict_files()?;
+            let port = AgentPort::new(&recording.inputs);
+            let sink = Box::new(port.clone());
+            let device = launch
+                .board
+                .add_console(vec![ConsolePort::named(PORT_NAME, sink)])?;
+            launch.add_replayed_shares(&recording.facts.shares)?;
+            Connection::Agent(port, device)
+        };
         Ok(Self {
             machine: launch.boot(&recording.kernel)?,
-            port,
-            device,
+            connection,
         })
     }
 }

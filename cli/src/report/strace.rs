@@ -44,12 +44,11 @@ pub(super) fn show(args: &ReportArgs, mut output: Output) -> Result<(), Failure>
     };
     let ObservedMachine {
         machine,
-        port,
-        device,
+        connection,
     } = ObservedMachine::of(&recording, &host)?;
     let kernel = recording.kernel.image();
     let inputs = recording.inputs.clone();
-    let calls = SystemCallTrace::new(machine, port, device, inputs, kernel)?;
+    let calls = SystemCallTrace::new(machine, connection, inputs, kernel)?;
     output.truncate().map_err(OutputError::into_failure)?;
     let mut text = String::new();
     calls.run(&mut |line| {

@@ -257,7 +257,7 @@ impl Cpu {
     }
 
     /// The linear address of offset `ip` in the code segment.
-    pub(crate) fn linear_ip(&self, ip: u64) -> u64 {
+    pub fn linear_ip(&self, ip: u64) -> u64 {
         if self.in_64_bit_mode() {
             ip
         } else {

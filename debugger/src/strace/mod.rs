@@ -22,15 +22,12 @@ use syscalls::{Errno, Sysno};
 use vbts_capture::machine::kernel::Kernel;
 use vbts_cpu::state::gpr;
 use vbts_cpu::{Breakpoint, StopCause, StopPoints};
-use vbts_devices::Shared;
-use vbts_devices::virtio::console::Console;
-use vbts_devices::virtio::mmio::MmioTransport;
 use vbts_gdb::ThreadId;
 use vbts_host::exit::{Failure, signal_name};
 use vbts_vmm::inputs::Inputs;
 use vbts_vmm::machine::{End, Machine};
 
-use crate::agent::{Agent, AgentPort};
+use crate::agent::{Agent, Connection};
 use crate::layout::Layout;
 use crate::replay::EXIT_GROUP;
 use crate::tasks::Tasks;
@@ -151,8 +148,7 @@ impl SystemCallTrace {
     /// The kernel is not one that is known here.
     pub fn new(
         machine: Machine,
-        port: AgentPort,
-        device: Shared<MmioTransport<Console>>,
+        connection: Connection,
         inputs: Inputs,
         kernel: &[u8],
     ) -> Result<Self, Failure> {
@@ -167,7 +163,7 @@ impl SystemCallTrace {
         };
         Ok(Self {
             machine,
-            agent: Agent::new(port, device, inputs),
+            agent: Agent::new(connection, inputs),
             layout,
             entry,
             exit,
@@ -197,7 +193,9 @@ impl SystemCallTrace {
             ..StopPoints::default()
         });
         loop {
-            self.machine.leave_stop();
+            if let Some((processor, _)) = self.machine.current_processor() {
+                self.machine.leave_stop(processor);
+            }
             match self.machine.run_until(u64::MAX, &mut self.agent) {
                 Ok(Some(End::Stop)) => {}
                 // A guest that crashed has reached its end, too.
@@ -222,7 +220,7 @@ impl SystemCallTrace {
     fn stopped(&mut self, address: u64) -> Option<Line> {
         let (_, cpu) = self.machine.current_processor()?;
         let state = cpu.state();
-        let tasks = Tasks::new(cpu, &self.layout);
+        let tasks = Tasks::new(&self.machine, &self.layout)?;
         let task = tasks.current()?;
         let thread = tasks.id(task).filter(|id| id.process != AGENT)?;
         let time = self.machine.now();

@@ -11,8 +11,10 @@ use tempfile::TempDir;
 use vbts_tests::machine::{self, Machine, Run, Skip, TestModule};
 
 mod kept;
+mod kernel;
 mod processes;
 mod records;
+mod several_processors;
 mod values;
 
 inventory::submit! { TestModule::new(module_path!(), trials) }
@@ -325,10 +327,5 @@ fn refused(machine: &Machine) -> Result<()> {
     let command = machine.command(["debug", "--listen", "somewhere", "/etc/passwd"]);
     let run = machine::finish(command)?.expect(125)?;
     ensure!(run.stderr.contains("--listen"), "{run:?}");
-    let recorded = Recorded::new(machine, LOOP, &["--smp", "2"], 5)?;
-    let script = recorded.file("commands.gdb");
-    fs::write(&script, "when\n")?;
-    let run = debug(machine, &recorded.file("run.vbts"), &script)?.expect(125)?;
-    ensure!(run.stderr.contains("one processor"), "{run:?}");
     Ok(())
 }

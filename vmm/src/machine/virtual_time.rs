@@ -62,6 +62,12 @@ impl Schedule {
         self.cpu
     }
 
+    /// Whether the next step is certain to be one of `cpu`: its run is under way.
+    pub(super) fn is_in_run_of(&self, cpu: usize) -> bool {
+        let run = self.interrupted.filter(|run| run.limit > self.now);
+        self.cpu == cpu && run.is_some()
+    }
+
     /// Begins the turns that have followed the last one while its processor ran on alone: a turn
     /// ends at the same time as if each had been a run of its own.
     fn end_turns(&mut self) {
@@ -82,7 +88,8 @@ impl Schedule {
 impl Machine {
     /// Runs the guest until it ends the run, or until virtual time `pause` in ns, which an idle
     /// guest skips. Returns `None` in the latter case: the next call continues as if there had been
-    /// no pause. A pause between two exits is none itself: devices and inputs do not notice it.
+    /// no pause. A pause between two exits is none itself: devices and inputs do not notice it, and
+    /// neither do they notice the end of a step.
     pub(super) fn run_on_virtual_time(
         &mut self,
         pause: u64,
@@ -102,11 +109,15 @@ impl Machine {
             } else if self.alarm.has_pending() {
                 self.expect_event();
             }
+            let start = self.schedule.now;
             let exit = self.run_turn(self.next_deadline(), pause)?;
+            let cpu = self.schedule.cpu;
+            let has_stepped = self.steps.note(cpu, start, self.schedule.now);
+            let stop = has_stepped.then_some(End::Stop);
             self.inputs.check()?;
             let Some(exit) = exit else {
                 lock(&self.console).flush();
-                return Ok(None);
+                return Ok(stop);
             };
             match exit {
                 Exit::Shutdown => return Err(self.status().shut_down()),
@@ -115,7 +126,10 @@ impl Machine {
                     if !self.inputs.is_replay() {
                         self.expect_event();
                     }
-                    continue;
+                    match stop {
+                        Some(stop) => return Ok(Some(stop)),
+                        None => continue,
+                    }
                 }
                 Exit::Halt { interrupts_off } => {
                     if interrupts_off {
@@ -156,7 +170,7 @@ impl Machine {
             }
             observer.after_exit(&self.board, now)?;
             self.inputs.check()?;
-            if let Some(end) = self.status().ended()? {
+            if let Some(end) = self.status().ended()?.or(stop) {
                 return Ok(Some(end));
             }
             if self.schedule.now >= pause {
@@ -191,6 +205,10 @@ impl Machine {
             return Err(anyhow::anyhow!("the machine has no processor").into());
         };
         let start = self.schedule.now;
+        let pause = match self.steps.awaited == Some(self.schedule.cpu) {
+            true => pause.min(start.saturating_add(1)),
+            false => pause,
+        };
         vcpu.soft_mut().advance_to(start);
         let began = self.host_time.map(|_| Instant::now());
         let exit = vcpu.run(limit.min(pause))?;

@@ -169,6 +169,7 @@ impl History {
             }
         }
         machine.schedule = snapshot.schedule.clone();
+        machine.steps.forget();
         machine.event_at = None;
         if let Some(inputs) = &snapshot.inputs {
             machine.inputs.restore(inputs)?;
