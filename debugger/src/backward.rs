@@ -8,6 +8,9 @@ use vbts_host::exit::Failure;
 use crate::debugger::Debugger;
 use crate::replay::{EventKind, Outcome};
 
+/// The vector of a system call of Linux with INT.
+const INT_80: u64 = 0x80;
+
 /// A search that is under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Search {
@@ -174,10 +177,20 @@ impl Debugger {
         Ok(last.filter(|time| *time < search.from))
     }
 
-    /// Returns whether the processor has just executed SYSCALL: it is at its target.
+    /// Returns whether the processor has just executed SYSCALL, or the SYSENTER or INT 0x80 of a
+    /// 32-bit program: it is at the target.
     fn is_in_syscall(&self, processor: usize) -> bool {
-        let cpu = self.replay.processor(processor);
-        cpu.is_some_and(|cpu| cpu.rip == cpu.msr.lstar)
+        let Some(cpu) = self.replay.processor(processor) else {
+            return false;
+        };
+        let mut gate = [0; 16];
+        let at = cpu.sys.idtr.base.wrapping_add(gate.len() as u64 * INT_80);
+        // A gate has its target in three parts (SDM Vol. 3A 7.14.1).
+        let is_read = cpu.read_quietly(at, &mut gate);
+        let [low, high] = [0, 8].map(|n| u64::from_le_bytes(std::array::from_fn(|i| gate[n + i])));
+        let target = low & 0xFFFF | (low >> 48) << 16 | high << 32;
+        let msr = &cpu.msr;
+        [msr.lstar, msr.cstar, msr.sysenter_eip].contains(&cpu.rip) || is_read && target == cpu.rip
     }
 
     /// The position of the last instruction that a processor has completed since position `since`.

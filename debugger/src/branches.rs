@@ -345,9 +345,10 @@ impl Debugger {
     fn transfer_at(&self, thread: ThreadId, address: u64) -> Transfer {
         let mut code = [0; MAX_INSTRUCTION];
         let read = self.read_as(thread, address, &mut code);
-        let transfer = Transfer::of(code.get(..read).unwrap_or_default());
+        let bits = if self.is_32_bit { 32 } else { 64 };
+        let transfer = Transfer::of(bits, code.get(..read).unwrap_or_default());
         match transfer {
-            Transfer::None => Transfer::of(self.kernel_code.at(address)),
+            Transfer::None => Transfer::of(bits, self.kernel_code.at(address)),
             transfer => transfer,
         }
     }
@@ -364,9 +365,9 @@ enum Transfer {
 }
 
 impl Transfer {
-    /// The transfer of the branch instruction `code` of a 64-bit program.
-    fn of(code: &[u8]) -> Self {
-        let instruction = Decoder::new(64, code, DecoderOptions::NONE).decode();
+    /// The transfer of the branch instruction `code` of a program of `bits` bits.
+    fn of(bits: u32, code: &[u8]) -> Self {
+        let instruction = Decoder::new(bits, code, DecoderOptions::NONE).decode();
         match (instruction.mnemonic(), instruction.flow_control()) {
             (Mnemonic::Call, _) => Self::Call,
             (Mnemonic::Ret | Mnemonic::Retf, _) => Self::Return,
@@ -382,7 +383,7 @@ mod tests {
 
     #[test]
     fn calls_and_returns_are_told_from_jumps() {
-        let of = Transfer::of;
+        let of = |code| Transfer::of(64, code);
         assert_eq!(of(&[0xE8, 1, 2, 3, 4]), Transfer::Call);
         // call *%rax, call *%r10, bnd call, call *8(%rip)
         assert_eq!(of(&[0xFF, 0xD0]), Transfer::Call);

@@ -54,6 +54,8 @@ pub struct Debugger {
     pub(crate) replay: Replay,
     /// Threads are the processors.
     pub(crate) is_kernel_view: bool,
+    /// The program has 32 bits.
+    pub(crate) is_32_bit: bool,
     /// The number of the process, or [`MACHINE`](crate::view::MACHINE).
     pub(crate) process: u32,
     /// Virtual time in ns of the process's fork.
@@ -122,6 +124,7 @@ impl Debugger {
         replay.agent.is_first_run = false;
         let mut debugger = Self {
             is_kernel_view: false,
+            is_32_bit: false,
             process: MACHINE,
             start: 0,
             begin: 0,
@@ -202,13 +205,20 @@ impl Debugger {
         let tasks = self.replay.tasks()?;
         let mut threads = tasks.threads(self.process).into_iter();
         let mm = threads.find_map(|task| tasks.mm(task))?;
-        let mut bytes = vec![0; 8 * MAX_AUXILIARY];
+        let word = self.word_size();
+        let mut bytes = vec![0; word * MAX_AUXILIARY];
         tasks.read_kernel(mm.wrapping_add(self.auxiliary?), &mut bytes);
         // The last pair is AT_NULL.
-        let pairs = bytes.chunks_exact(16);
-        let len = pairs.take_while(|pair| pair[..8] != [0; 8]).count();
-        bytes.truncate(16 * (len + 1));
+        let mut pairs = bytes.chunks_exact(2 * word);
+        let is_last = |pair: &[u8]| pair.iter().take(word).all(|byte| *byte == 0);
+        let len = pairs.position(is_last)?;
+        bytes.truncate(2 * word * (len + 1));
         Some(bytes)
+    }
+
+    /// Bytes of a pointer of the program.
+    pub(crate) fn word_size(&self) -> usize {
+        if self.is_32_bit { 4 } else { 8 }
     }
 
     /// The thread that the client steps, with the range of addresses in which it goes on.

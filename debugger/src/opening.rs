@@ -78,8 +78,8 @@ impl Debugger {
         self.end = end.unwrap_or(self.replay.end);
     }
 
-    /// Goes to the first instruction that `process` executes from `begin` on, a virtual time in ns.
-    /// Returns that of the instruction.
+    /// Goes to the first instruction that `process` executes from `begin` on, a virtual time in ns,
+    /// and notes whether that is 32-bit code. Returns the time of the instruction.
     fn enter_program(&mut self, process: u32, begin: u64) -> Result<u64, Failure> {
         self.replay.seek(begin)?;
         loop {
@@ -99,12 +99,7 @@ impl Debugger {
             }
         }
         let cpu = self.replay.cpu();
-        if cpu.is_some_and(|cpu| cpu.state().seg[CS].selector == USER32_CS) {
-            return Err(anyhow!(
-                "the program of the recording has 32 bits: only programs of 64 bits can be debugged"
-            )
-            .into());
-        }
+        self.is_32_bit = cpu.is_some_and(|cpu| cpu.state().seg[CS].selector == USER32_CS);
         Ok(self.replay.now())
     }
 
@@ -135,11 +130,10 @@ impl Debugger {
     /// Goes to `main`, which is `distance` from the entry point.
     fn go_to_main(&mut self, distance: u64) -> Result<(), Failure> {
         let auxiliary = self.read_auxiliary().unwrap_or_default();
-        let mut pairs = auxiliary.chunks_exact(16);
+        let mut pairs = auxiliary.chunks_exact(2 * self.word_size());
         let entry = pairs.find_map(|pair| {
-            let (name, value) = pair.split_first_chunk()?;
-            let value = value.first_chunk()?;
-            (u64::from_le_bytes(*name) == AT_ENTRY).then_some(u64::from_le_bytes(*value))
+            let (name, value) = pair.split_at_checked(self.word_size())?;
+            (number(name) == AT_ENTRY).then(|| number(value))
         });
         let (Some(entry), Some(space)) = (entry, self.space()) else {
             return Ok(());
@@ -173,22 +167,24 @@ impl Debugger {
         let tasks = self.replay.tasks()?;
         let current = tasks.current()?;
         let space = tasks.space(current)?;
+        let size = self.word_size();
         let word = |address: u64| {
-            let mut bytes = [0; 8];
+            let mut bytes = vec![0; size];
             let read = tasks.read(space, address, &mut bytes);
-            (read == 8).then(|| u64::from_le_bytes(bytes))
+            (read == size).then(|| number(&bytes))
         };
+        let size = size as u64;
         let mut at = tasks.registers(current)?.general[gpr::RSP];
         let arguments = word(at)?.min(MAX_STRINGS);
-        at = at.wrapping_add(8 * (arguments + 2));
+        at = at.wrapping_add(size * (arguments + 2));
         for _ in 0..MAX_STRINGS {
             let variable = word(at)?;
-            at = at.wrapping_add(8);
+            at = at.wrapping_add(size);
             if variable == 0 {
                 break;
             }
         }
-        let mut vector = [0; 64];
+        let mut vector = vec![0; 8 * self.word_size()];
         if tasks.read(space, at, &mut vector) != vector.len() {
             return None;
         }
@@ -200,4 +196,10 @@ impl Debugger {
         });
         found.map(|(n, _)| 8 * n as u64)
     }
+}
+
+/// The number in the bytes of a word.
+fn number(bytes: &[u8]) -> u64 {
+    let bytes = bytes.iter().rev();
+    bytes.fold(0, |value, byte| value << 8 | u64::from(*byte))
 }

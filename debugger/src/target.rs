@@ -14,6 +14,8 @@ use crate::replay::EventKind;
 const ENOENT: u8 = 2;
 const EFAULT: u8 = 14;
 const ESRCH: u8 = 3;
+/// SIGILL, SIGTRAP, SIGBUS, SIGFPE and SIGSEGV, which have an address.
+const FAULTS: [u8; 5] = [4, 5, 7, 8, 11];
 /// SIGINT of Linux.
 const SIGINT: u8 = 2;
 /// Stop points of the user at most, so that a client cannot make each access slow without end.
@@ -47,7 +49,7 @@ impl Target for Debugger {
         // GDB asks once, and a kernel enables AVX at its start.
         let has_avx = self.is_kernel_view || self.replay.cpu().is_some_and(has_avx);
         Ok(RegisterLayout {
-            is_32_bit: false,
+            is_32_bit: self.is_32_bit,
             is_linux: !self.is_kernel_view,
             has_avx,
             has_control: self.is_kernel_view,
@@ -240,12 +242,35 @@ impl Target for Debugger {
         let mut events = self.replay.events.iter();
         let found = events.find_map(|event| match &event.kind {
             EventKind::Signal(_, info) if event.time == now && event.thread == thread => {
-                Some(info.clone())
+                Some(match self.is_32_bit {
+                    true => narrowed(info),
+                    false => info.clone(),
+                })
             }
             _ => None,
         });
         found.ok_or_else(|| TargetError::Refused("the thread has not stopped for a signal".into()))
     }
+}
+
+/// The `siginfo_t` of a 32-bit program, from that of a 64-bit kernel: pointers have 4 bytes.
+fn narrowed(info: &[u8]) -> Vec<u8> {
+    let mut narrow = vec![0; info.len()];
+    let mut copy = |from: usize, to: usize, len: usize| {
+        let source = info.get(from..from + len);
+        if let (Some(source), Some(target)) = (source, narrow.get_mut(to..to + len)) {
+            target.copy_from_slice(source);
+        }
+    };
+    // The signal, an error, and the code. The parts that depend on them are aligned to 8 bytes in
+    // the kernel: an address, or two numbers and a value.
+    copy(0, 0, 12);
+    copy(16, 12, 8);
+    copy(24, 20, 4);
+    if info.first().is_some_and(|signal| FAULTS.contains(signal)) {
+        copy(24, 16, 4);
+    }
+    narrow
 }
 
 /// Returns whether `path` is that of the mappings of `process` or of one of its threads.
@@ -287,6 +312,22 @@ impl Debugger {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_signal_of_a_32_bit_program_has_short_pointers() {
+        let mut info = vec![0; 48];
+        (info[0], info[8], info[16], info[24]) = (11, 1, 0x10, 7);
+        let narrow = narrowed(&info);
+        assert_eq!(
+            (narrow[0], narrow[8], narrow[12], narrow[16]),
+            (11, 1, 0x10, 7)
+        );
+        // A process and a user have sent another one, with a value.
+        (info[0], info[20]) = (10, 5);
+        let narrow = narrowed(&info);
+        assert_eq!((narrow[12], narrow[16], narrow[20]), (0x10, 5, 7));
+        assert_eq!(narrow.len(), info.len());
+    }
 
     #[test]
     fn mappings_are_the_only_files() {

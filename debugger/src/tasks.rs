@@ -21,6 +21,8 @@ const MAX_TASK: u64 = 16 << 10;
 const XSAVE_AREA: usize = 512 + 64 + 256;
 
 /// The segment registers by number.
+const ES: usize = 0;
+const DS: usize = 3;
 const FS: usize = 4;
 const GS: usize = 5;
 
@@ -245,11 +247,19 @@ impl<'a> Tasks<'a> {
                 _ => state.seg[GS].base,
             };
             (registers.fs_base, registers.gs_base) = (state.seg[FS].base, user_gs);
+            registers.segments = std::array::from_fn(|n| match n {
+                1 | 2 => registers.segments[n],
+                _ => state.seg[n].selector,
+            });
             let (fxsave, avx) = vector_registers(state);
             (registers.fxsave, registers.avx) = (Some(fxsave), Some(avx));
         } else {
             // `fsbase` and `gsbase` follow `sp` and four selectors in `struct thread_struct`.
             let thread = task.0.wrapping_add(self.layout.thread_sp);
+            let selectors = self.word(thread.wrapping_add(8))?;
+            for (n, register) in [ES, DS, FS, GS].into_iter().enumerate() {
+                registers.segments[register] = (selectors >> (16 * n)) as u16;
+            }
             registers.fs_base = self.word(thread.wrapping_add(16))?;
             registers.gs_base = self.word(thread.wrapping_add(24))?;
             (registers.fxsave, registers.avx) = self.saved_vectors(task).unzip();

@@ -46,7 +46,8 @@ impl KernelView {
         }
         // Beside the file may be what it refers to, such as gdb's scripts of the kernel.
         let original = recording.kernel.path();
-        let is_same = fs::read(original).is_ok_and(|contents| contents == image);
+        let is_name = !original.to_string_lossy().contains(char::is_control);
+        let is_same = is_name && fs::read(original).is_ok_and(|contents| contents == image);
         let symbols = match is_same {
             true => original.to_path_buf(),
             false => {

@@ -12,6 +12,7 @@ use vbts_tests::machine::{self, Machine, Run, Skip, TestModule};
 
 mod kept;
 mod kernel;
+mod narrow;
 mod processes;
 mod records;
 mod several_processors;

@@ -5,9 +5,8 @@ use std::fs;
 use anyhow::{Context as _, Result, ensure};
 use libtest_mimic::Trial;
 use vbts_tests::machine::{self, Machine, TestModule};
-use vbts_tests::programs;
 
-use super::{Recorded, both, check_order, debug};
+use super::{Recorded, check_order};
 
 inventory::submit! { TestModule::new(module_path!(), trials) }
 
@@ -19,7 +18,6 @@ fn trials(module: &str) -> Vec<Trial> {
             ("gdb_has_a_branch_trace", branch_trace),
             ("a_call_is_found_without_a_stack", caller),
             ("conditions_hold_forward_and_backward", conditions),
-            ("programs_of_32_bits_are_refused", refused_32_bit),
         ],
     )
 }
@@ -170,23 +168,5 @@ print i\nwhen\nreverse-continue\nprint i\nwhen\ninfo breakpoints"
         places.push(times.map(str::to_owned).collect::<Vec<_>>());
     }
     ensure!(places[0] == places[1] && places[0].len() == 4, "{places:?}");
-    Ok(())
-}
-
-fn refused_32_bit(machine: &Machine) -> Result<()> {
-    let recorded = Recorded::new(machine, CALLS, &[], 5)?;
-    let program = recorded.file("program");
-    let source = recorded.file("program.c");
-    programs::gcc(&source, &program, &["-m32", "-static"])?;
-    let mut command = machine.command(["record", "--quiet", "-o"]);
-    command
-        .arg(recorded.file("run32.vbts"))
-        .arg("--")
-        .arg(&program);
-    machine::finish(command)?;
-    let script = recorded.file("commands.gdb");
-    fs::write(&script, "when\n")?;
-    let run = debug(machine, &recorded.file("run32.vbts"), &script)?.expect(125)?;
-    ensure!(both(&run).contains("has 32 bits"), "{run:?}");
     Ok(())
 }
