@@ -2,6 +2,10 @@
 
 use object::{File, Object as _, ObjectSection as _, SectionKind};
 
+/// The INT3 instruction. The kernel fills memory of code that it has freed with it
+/// (POISON_FREE_INITMEM), and writes it into code that it changes or traces.
+const INT3: u8 = 0xCC;
+
 /// The sections of the file with code.
 #[derive(Debug, Default)]
 pub(crate) struct KernelCode(Vec<(u64, Vec<u8>)>);
@@ -32,6 +36,22 @@ impl KernelCode {
         });
         found.unwrap_or_default()
     }
+
+    /// Replaces each INT3 in `memory`, which was read at `address`, by the byte of the file: GDB
+    /// takes a breakpoint at an INT3 for one of the program, and does not let it execute.
+    pub(crate) fn hide_int3(&self, address: u64, memory: &mut [u8]) {
+        for (start, code) in &self.0 {
+            // The parts of both that are at the same addresses.
+            let skipped = usize::try_from(start.saturating_sub(address));
+            let offset = usize::try_from(address.saturating_sub(*start));
+            let memory = skipped.ok().and_then(|skipped| memory.get_mut(skipped..));
+            let code = offset.ok().and_then(|offset| code.get(offset..));
+            let pairs = memory.into_iter().flatten().zip(code.into_iter().flatten());
+            for (byte, code) in pairs.filter(|(byte, _)| **byte == INT3) {
+                *byte = *code;
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -47,5 +67,21 @@ mod tests {
             assert!(code.at(none).is_empty());
         }
         assert!(KernelCode::of(b"other").0.is_empty());
+    }
+
+    #[test]
+    fn int3_in_code_is_hidden() {
+        let code = KernelCode(vec![(0x1000, vec![1, 2, 3]), (0x1004, vec![4])]);
+        let read = |address| {
+            let mut memory = [INT3, 9, INT3, INT3, INT3];
+            code.hide_int3(address, &mut memory);
+            memory
+        };
+        assert_eq!(read(0x1000), [1, 9, 3, INT3, 4]);
+        assert_eq!(read(0xFFE), [INT3, 9, 1, 2, 3]);
+        assert_eq!(read(0x1002), [3, 9, 4, INT3, INT3]);
+        for address in [0, 0x1005, u64::MAX] {
+            assert_eq!(read(address), [INT3, 9, INT3, INT3, INT3]);
+        }
     }
 }

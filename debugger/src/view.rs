@@ -102,9 +102,12 @@ impl Debugger {
     pub(crate) fn read_as(&self, thread: ThreadId, address: u64, buffer: &mut [u8]) -> usize {
         if self.is_kernel_view {
             let cpu = processor_of(thread).and_then(|number| self.replay.processor(number));
-            return cpu.map_or(0, |cpu| {
+            let read = cpu.map_or(0, |cpu| {
                 by_pages(address, buffer, |at, bytes| cpu.read_quietly(at, bytes))
             });
+            self.kernel_code
+                .hide_int3(address, buffer.get_mut(..read).unwrap_or_default());
+            return read;
         }
         let space_and_tasks = self.space().zip(self.replay.tasks());
         space_and_tasks.map_or(0, |(space, tasks)| tasks.read(space, address, buffer))

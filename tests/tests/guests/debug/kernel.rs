@@ -19,6 +19,7 @@ fn trials(module: &str) -> Vec<Trial> {
         &[
             ("a_panic_leads_to_its_cause", guide),
             ("the_start_of_a_kernel", start),
+            ("breakpoints_in_code_that_was_freed", freed),
             ("processors_are_threads", processors),
             ("the_kernel_below_a_program", program),
             ("a_machine_is_recorded_first", record_first),
@@ -136,6 +137,24 @@ record btrace bts\nrecord function-call-history -\nrecord stop\ndelete\ncontinue
         "{target} {text}"
     );
     Ok(())
+}
+
+/// A breakpoint in code that the kernel has overwritten with INT3 is none of the kernel's own.
+fn freed(machine: &Machine) -> Result<()> {
+    let panic = Panic::new(machine, &[])?;
+    let commands =
+        "break *start_kernel\nreverse-continue\nstepi\nreverse-stepi\nprint $pc\ncontinue\nwhen";
+    let text = panic.gdb(machine, commands)?;
+    let expected = [
+        "panic ()",
+        "Breakpoint 1, 0x",
+        "start_kernel ()",
+        "start_kernel ()",
+        "$1 = ",
+        "<start_kernel>",
+        "No more reverse-execution history.",
+    ];
+    check_order(&text, &expected)
 }
 
 /// Each processor goes forward and back, also one that has not started and one that is halted.
