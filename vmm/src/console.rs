@@ -13,6 +13,14 @@ const PANIC_END: &[u8] = b"[ end Kernel panic";
 
 /// The text before a process that Linux kills because there is no memory left.
 const OUT_OF_MEMORY: &str = "Out of memory: Killed process ";
+/// What Linux prints around a process, its name, and a number of bytes that it cannot have because
+/// all memory is less (`__vm_enough_memory`).
+const NOT_ENOUGH: [&str; 4] = [
+    "__vm_enough_memory: pid: ",
+    ", comm: ",
+    ", bytes: ",
+    " not enough memory",
+];
 
 /// Number of the last bytes of the console that are kept for messages.
 const TAIL: usize = 8 << 10;
@@ -205,6 +213,21 @@ impl Console {
         Some(process.chain([')']).collect())
     }
 
+    /// The last process to which Linux has refused memory, as `29 (sh)`, and the number of bytes, if the
+    /// end of the output has that.
+    pub fn refused_memory(&self) -> Option<(String, u64)> {
+        let text = String::from_utf8_lossy(&self.tail);
+        let [before_pid, before_name, before_bytes, end] = NOT_ENOUGH;
+        let (_, line) = text.rsplit_once(before_pid)?;
+        // The name may have any characters, but what follows has no comma.
+        let (pid, rest) = line.lines().next()?.split_once(before_name)?;
+        let (name, bytes) = rest.rsplit_once(before_bytes)?;
+        let (bytes, _) = bytes.split_once(end)?;
+        let process = format!("{pid} ({name})");
+        let process = process.chars().filter(|c| is_printable(*c)).collect();
+        Some((process, bytes.parse().ok()?))
+    }
+
     /// The last lines, without characters that are not printable.
     pub fn tail(&self) -> String {
         let text = String::from_utf8_lossy(&self.tail);
@@ -263,6 +286,22 @@ mod tests {
         }
         console.write(b"[ 0.6] Out of memory: Killed process 30");
         assert_eq!(console.killed_for_memory(), None);
+    }
+
+    #[test]
+    fn a_process_that_was_refused_memory_has_a_name() {
+        let mut console = Console::default();
+        for name in ["sh", "a, bytes: 7 b", "x\x1b[0m"] {
+            let line = format!(
+                "[ 0.5] __vm_enough_memory: pid: 29, comm: {name}, bytes: 4096 not enough memory \
+                 for the allocation\r\n"
+            );
+            console.write(line.as_bytes());
+            let expected = (format!("29 ({})", name.replace('\x1b', "")), 4096);
+            assert_eq!(console.refused_memory(), Some(expected));
+        }
+        console.write(b"__vm_enough_memory: pid: 30, comm: x, bytes: many not enough memory");
+        assert_eq!(console.refused_memory(), None);
     }
 
     #[test]

@@ -466,6 +466,11 @@ impl Machine {
         lock(&self.console).killed_for_memory()
     }
 
+    /// See [`Console::refused_memory`](crate::console::Console::refused_memory).
+    pub fn refused_memory(&self) -> Option<(String, u64)> {
+        lock(&self.console).refused_memory()
+    }
+
     /// The failure of a guest that crashed for `reason`.
     pub fn crashed(&self, reason: &str) -> Failure {
         self.status().crashed(reason)

@@ -73,11 +73,20 @@ pub(crate) fn finish(
         (None, error) => error.map(|failure| machine.name_interrupted_trace(failure)),
     };
     let took = began.elapsed();
+    let exit = summary.as_ref().and_then(|summary| summary.end.exit());
+    let memory = config.machine.memory;
     if let Some(process) = machine.killed_for_memory() {
         say(format_args!(
             "the guest ran out of memory, and its kernel killed process {process}; \
-             more --memory than {} may help",
-            config.machine.memory
+             more --memory than {memory} may help"
+        ));
+    } else if exit != Some(0)
+        // A program that ends well has done without.
+        && let Some((process, bytes)) = machine.refused_memory()
+    {
+        say(format_args!(
+            "the guest's kernel refused process {process} an allocation of {bytes} bytes, which \
+             is more than its memory; more --memory than {memory} may help"
         ));
     }
     match &summary {

@@ -17,6 +17,7 @@ fn trials(module: &str) -> Vec<Trial> {
         &[
             ("out_of_memory", out_of_memory),
             ("out_of_memory_little_by_little", little_by_little),
+            ("memory_that_was_refused", refused_memory),
             ("a_program_that_cannot_be_read", unreadable),
             ("no_proc", no_proc),
         ],
@@ -55,6 +56,25 @@ fn little_by_little(machine: &Machine) -> Result<()> {
     let run = run.expect(128 + 9)?;
     let message = " (tail); more --memory than 64M may help";
     ensure!(run.stderr.contains(message), "{}", run.stderr);
+    Ok(())
+}
+
+/// A program asks for more memory than the guest has at once. If it does without, that is no cause.
+fn refused_memory(machine: &Machine) -> Result<()> {
+    let trace = tempfile::NamedTempFile::new()?;
+    let greedy = "bytearray(1 << 28)";
+    let refused = "bytes, which is more than its memory; more --memory than 128M may help";
+    for (script, status) in [
+        (greedy.to_owned(), 1),
+        (format!("try: {greedy}\nexcept MemoryError: pass"), 0),
+    ] {
+        let options = ["--memory", "128M", "--follow", "none"];
+        let program = ["/usr/bin/python3", "-c", &script];
+        let run = machine.trace("raw", trace.path(), &options, &program)?;
+        let run = run.expect(status)?;
+        let is_named = run.stderr.contains(refused) && run.stderr.contains("(python3)");
+        ensure!(is_named == (status != 0), "{}", run.stderr);
+    }
     Ok(())
 }
 
