@@ -66,15 +66,21 @@ impl KernelText {
         }
     }
 
-    fn file(&self) -> Option<Vec<Event>> {
-        let image = kernel_memory::image(&self.memory)?;
-        let file = match image.to_elf() {
-            Ok(file) => file,
+    /// An ELF file with the symbols and the code of the kernel in `memory`, at the addresses at
+    /// which it runs. `None` if the kernel does not say where its symbols are.
+    pub fn file_of(memory: &GuestMemory) -> Option<Vec<u8>> {
+        let image = kernel_memory::image(memory)?;
+        match image.to_elf() {
+            Ok(file) => Some(file),
             Err(error) => {
                 tracing::debug!(%error, "no file with the kernel's symbols");
-                return None;
+                None
             }
-        };
+        }
+    }
+
+    fn file(&self) -> Option<Vec<Event>> {
+        let file = Self::file_of(&self.memory)?;
         let pieces = file.chunks(FILE_PIECE).enumerate();
         let pieces = pieces.map(|(number, bytes)| Event::KernelFile {
             at: (number * FILE_PIECE) as u64,

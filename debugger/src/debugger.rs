@@ -11,6 +11,7 @@ use vbts_gdb::{
 use vbts_host::exit::Failure;
 use vbts_vmm::inputs::Inputs;
 use vbts_vmm::machine::Machine;
+use vbts_vmm::memory::GuestMemory;
 
 use crate::agent::{Agent, Connection};
 use crate::backward::Search;
@@ -31,6 +32,8 @@ pub struct Parts<'a> {
     pub machine: Machine,
     /// The connection to the guest.
     pub connection: Connection,
+    /// The memory of the machine.
+    pub memory: GuestMemory,
     /// The inputs of the recording.
     pub inputs: Inputs,
     /// The file of the guest's kernel.
@@ -89,7 +92,9 @@ pub struct Debugger {
     pub(crate) passed_signals: u64,
     /// Offset of `saved_auxv` in the kernel's description of an address space.
     pub(crate) auxiliary: Option<u64>,
-    /// The code in the file of the kernel, in the kernel's view.
+    /// The file of the kernel, in the kernel's view: one that is made from its memory if it has no
+    /// symbols. And its code.
+    pub(crate) kernel_file: Vec<u8>,
     pub(crate) kernel_code: KernelCode,
 }
 
@@ -145,14 +150,12 @@ impl Debugger {
             interrupted: None,
             passed_signals: 0,
             auxiliary: None,
-            kernel_code: match parts.view {
-                View::Program { .. } => KernelCode::default(),
-                View::Kernel => KernelCode::of(parts.kernel),
-            },
+            kernel_file: Vec::new(),
+            kernel_code: KernelCode::default(),
         };
         match parts.view {
             View::Program { process, main } => debugger.open_process(process, main)?,
-            View::Kernel => debugger.open_machine(symbol("start_kernel"))?,
+            View::Kernel => debugger.open_machine(parts.kernel, &parts.memory)?,
         }
         debugger.replay.keep(parts.kept, debugger.begin);
         Ok(debugger)

@@ -4,11 +4,16 @@
 //! processor. RIP is shown as the linear address of the instruction, to which breakpoints refer: in
 //! real mode it includes the base of CS.
 
+use vbts_capture::kernel_code::KernelText;
+use vbts_capture::machine::kernel::Kernel;
 use vbts_cpu::{Breakpoint, Cpu, StopPoints};
 use vbts_gdb::{Control, Registers, ThreadInfo};
 use vbts_host::exit::Failure;
+use vbts_vmm::memory::GuestMemory;
 
+use crate::backward::Search;
 use crate::debugger::Debugger;
+use crate::kernel_code::KernelCode;
 use crate::replay::Outcome;
 use crate::tasks::vector_registers;
 use crate::view::{MACHINE, thread_of};
@@ -25,36 +30,83 @@ pub(crate) fn has_avx(cpu: &Cpu) -> bool {
     cpu.sys.xcr0 & XCR0_AVX != 0
 }
 
+/// A breakpoint in the kernel.
+fn at(address: u64) -> StopPoints {
+    StopPoints {
+        breakpoints: vec![Breakpoint {
+            address,
+            space: None,
+        }],
+        ..StopPoints::default()
+    }
+}
+
 impl Debugger {
-    /// Goes to where the kernel has failed, or else to `start_kernel` at this address, or to the
-    /// first instruction.
-    pub(crate) fn open_machine(&mut self, start_kernel: Option<u64>) -> Result<(), Failure> {
+    /// Goes to where the kernel of the file `image` has failed, or else to `start_kernel`, or to
+    /// the first instruction if neither is known.
+    pub(crate) fn open_machine(
+        &mut self,
+        image: &[u8],
+        memory: &GuestMemory,
+    ) -> Result<(), Failure> {
         self.is_kernel_view = true;
         self.process = MACHINE;
         self.begin = self.replay.first();
         self.start = self.begin;
         self.crash = self.replay.failure;
-        match (self.crash, start_kernel) {
-            (Some(time), _) => self.replay.seek(time)?,
-            (None, Some(address)) => {
-                self.replay.seek(self.begin)?;
-                let points = StopPoints {
-                    breakpoints: vec![Breakpoint {
-                        address,
-                        space: None,
-                    }],
-                    ..StopPoints::default()
-                };
-                // Another kernel may have a function of this name.
-                if !matches!(self.replay.run(self.end, &points)?, Outcome::Stopped(_)) {
-                    self.replay.seek(self.begin)?;
-                }
+        let symbols = Kernel::parse(image);
+        let mut start_kernel = symbols.and_then(|kernel| kernel.symbol("start_kernel"));
+        self.kernel_file = image.to_vec();
+        if start_kernel.is_none() {
+            // The kernel has its symbols in memory by the end.
+            self.replay.seek(self.end)?;
+            self.kernel_file = KernelText::file_of(memory).unwrap_or_default();
+            let symbols = Kernel::parse(&self.kernel_file);
+            let symbol = |name| symbols.as_ref()?.symbol(name);
+            start_kernel = symbol("start_kernel");
+            if let Some(panic) = symbol("panic").filter(|_| self.crash.is_some()) {
+                self.crash = self.last_at(panic)?.or(self.crash);
             }
-            (None, None) => self.replay.seek(self.begin)?,
+        }
+        self.kernel_code = KernelCode::of(&self.kernel_file);
+        if let Some(time) = self.crash {
+            self.replay.seek(time)?;
+        } else {
+            self.replay.seek(self.begin)?;
+            // Another kernel may have a function of this name.
+            if let Some(address) = start_kernel
+                && !matches!(
+                    self.replay.run(self.end, &at(address))?,
+                    Outcome::Stopped(_)
+                )
+            {
+                self.replay.seek(self.begin)?;
+            }
         }
         self.stop.thread = self.any_thread();
         self.replay.machine.keep_console_from_here();
         Ok(())
+    }
+
+    /// The last position at which a processor is at `address`.
+    fn last_at(&mut self, address: u64) -> Result<Option<u64>, Failure> {
+        let from = self.end;
+        let mut searched = from;
+        while searched > self.begin {
+            let start = self.replay.interval_before(searched, self.begin);
+            let mut last = None;
+            self.run_interval(
+                start,
+                Search { from, searched },
+                |_| at(address),
+                |debugger, _| last = Some(debugger.replay.now()),
+            )?;
+            if last.is_some() {
+                return Ok(last);
+            }
+            searched = start;
+        }
+        Ok(None)
     }
 
     /// The processors.

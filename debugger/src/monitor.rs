@@ -88,17 +88,18 @@ impl Debugger {
 
     fn say_where(&self, output: &mut Vec<u8>) {
         let thread = self.any_thread();
-        let name = self.name_of(thread).unwrap_or_default();
-        let place = match self.processor_of(thread).filter(|_| self.is_kernel_view) {
-            Some(processor) if name.is_empty() => format!("CPU {processor}"),
-            Some(processor) => format!("CPU {processor} (in task {name})"),
-            None => format!("thread {} ({name})", thread.thread),
+        let task = self.name_of(thread).unwrap_or_default();
+        let name = match self.processor_of(thread).filter(|_| self.is_kernel_view) {
+            Some(processor) if task.is_empty() => format!("CPU {processor}"),
+            Some(processor) => format!("CPU {processor}, in task {task}"),
+            None => task,
         };
         // Writes to a vector cannot fail.
         let _ = writeln!(
             output,
-            "{} ns of virtual time, {place}, {} instructions of the machine",
+            "{} ns of virtual time, thread {} ({name}), {} instructions of the machine",
             self.replay.now(),
+            thread.thread,
             self.replay.instructions()
         );
     }

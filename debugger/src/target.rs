@@ -16,6 +16,8 @@ const EFAULT: u8 = 14;
 const ESRCH: u8 = 3;
 /// SIGILL, SIGTRAP, SIGBUS, SIGFPE and SIGSEGV, which have an address.
 const FAULTS: [u8; 5] = [4, 5, 7, 8, 11];
+/// The name of the kernel's file for GDB.
+const KERNEL_FILE: &[u8] = b"/kernel";
 /// SIGINT of Linux.
 const SIGINT: u8 = 2;
 /// Stop points of the user at most, so that a client cannot make each access slow without end.
@@ -224,8 +226,15 @@ impl Target for Debugger {
         Ok(BranchHistory { branches, position })
     }
 
-    /// GDB asks for the mappings of the process alone, as Linux shows them in /proc.
+    /// GDB asks for the mappings of the process alone, as Linux shows them in /proc. In the
+    /// kernel's view there is the file of the kernel.
     fn open_file(&mut self, _process: Option<u32>, path: &[u8]) -> Result<Box<dyn TargetFile>> {
+        if self.is_kernel_view {
+            return match path == KERNEL_FILE && !self.kernel_file.is_empty() {
+                true => Ok(Box::new(self.kernel_file.clone())),
+                false => Err(TargetError::Errno(ENOENT)),
+            };
+        }
         if !self.client_has_files {
             return Err(TargetError::Unsupported);
         }

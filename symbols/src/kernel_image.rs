@@ -9,6 +9,9 @@ pub fn is_function_type(kind: u8) -> bool {
     matches!(kind, b't' | b'T' | b'w' | b'W')
 }
 
+/// Size in bytes that the last function is taken to have.
+const MAX_FUNCTION: u64 = 4096;
+
 /// A function of a kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KernelFunction {
@@ -43,18 +46,28 @@ impl KernelImage {
         writer.reserve_null_section_index();
         let text_name = writer.add_section_name(b".text");
         let text = writer.reserve_section_index();
+        let freed_name = writer.add_section_name(b".text.freed");
+        let freed = writer.reserve_section_index();
         writer.reserve_symtab_section_index();
         writer.reserve_strtab_section_index();
         writer.reserve_shstrtab_section_index();
         writer.reserve_null_symbol_index();
+        // That of the kernel's start, for example, whose code is not in memory any more.
+        let end = address.saturating_add(code.len() as u64);
+        let section_of = |function: &KernelFunction| match function.address < end {
+            true => text,
+            false => freed,
+        };
         let names: Vec<_> = self
             .functions
             .iter()
             .map(|function| {
-                writer.reserve_symbol_index(Some(text));
+                writer.reserve_symbol_index(Some(section_of(function)));
                 writer.add_string(&function.name)
             })
             .collect();
+        let last = self.functions.iter().map(|function| function.address).max();
+        let last = last.map_or(0, |last| last.saturating_add(MAX_FUNCTION));
         writer.reserve_file_header();
         writer.reserve_program_headers(1);
         let offset = writer.reserve(code.len() as u64, 16);
@@ -90,7 +103,7 @@ impl KernelImage {
         writer.write_null_symbol();
         for (function, name) in self.functions.iter().zip(names) {
             writer.write_symbol(&Sym {
-                section: Some(text.0),
+                section: Some(section_of(function).0),
                 st_name: writer.string_offset(Some(name)),
                 st_info: elf::SymbolInfo::new(elf::STB_GLOBAL, elf::STT_FUNC),
                 st_other: elf::SymbolOther(0),
@@ -112,6 +125,18 @@ impl KernelImage {
             sh_link: 0,
             sh_info: 0,
             sh_addralign: 16,
+            sh_entsize: 0,
+        });
+        writer.write_section_header(&SectionHeader {
+            sh_name: writer.section_name_offset(Some(freed_name)),
+            sh_type: elf::SHT_NOBITS,
+            sh_flags: elf::SHF_ALLOC | elf::SHF_EXECINSTR,
+            sh_addr: end,
+            sh_offset: 0,
+            sh_size: last.saturating_sub(end),
+            sh_link: 0,
+            sh_info: 0,
+            sh_addralign: 1,
             sh_entsize: 0,
         });
         writer.write_symtab_section_header(1);

@@ -183,9 +183,10 @@ impl Client {
 /// The commands that connect a gdb to `socket`.
 fn script(socket: &Path, kernel: Option<&KernelView>) -> String {
     let view = kernel.map_or_else(String::new, KernelView::commands);
-    COMMANDS
+    let commands = COMMANDS
         .replace("# VIEW\n", &view)
-        .replace("SOCKET", &socket.display().to_string())
+        .replace("SOCKET", &socket.display().to_string());
+    commands + kernel.map_or("", KernelView::commands_after)
 }
 
 /// Starts a process that serves the client of `listener`.

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use vbts_host::exit::{Failure, say};
+use vbts_host::exit::Failure;
 
 use super::DebugArgs;
 use crate::recording::OldRecording;
@@ -16,7 +16,7 @@ const COPY: &str = "vmlinux";
 /// What gdb is told of the kernel's view.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct KernelView {
-    /// The file with the kernel's symbols, if there is one.
+    /// The file of the kernel; `None` if it is compressed and has no symbols.
     pub symbols: Option<PathBuf>,
 }
 
@@ -36,12 +36,6 @@ impl KernelView {
         }
         let image = recording.kernel.image();
         if !is_elf(image) {
-            if !args.quiet {
-                say(format_args!(
-                    "the kernel is compressed and has no symbols, so gdb shows addresses: its \
-                     command symbol-file -o OFFSET FILE adds those of a vmlinux"
-                ));
-            }
             return Ok(Some(Self { symbols: None }));
         }
         // Beside the file may be what it refers to, such as gdb's scripts of the kernel.
@@ -61,7 +55,7 @@ impl KernelView {
         }))
     }
 
-    /// The commands of gdb for it.
+    /// The commands of gdb for it, before it is connected.
     pub(super) fn commands(&self) -> String {
         let mut commands =
             String::from("# The kernel patches its code.\nset trust-readonly-sections off\n");
@@ -69,6 +63,15 @@ impl KernelView {
             commands += &format!("file {}\n", escaped(symbols));
         }
         commands
+    }
+
+    /// The commands when it is connected: the replay makes a file of the symbols that a compressed
+    /// kernel has in its memory.
+    pub(super) fn commands_after(&self) -> &'static str {
+        match self.symbols {
+            Some(_) => "",
+            None => "symbol-file target:/kernel\nframe\n",
+        }
     }
 }
 

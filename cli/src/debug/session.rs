@@ -80,11 +80,13 @@ pub(super) fn serve(args: &DebugArgs, file: &Path, listener: Listener) -> Result
     let ObservedMachine {
         machine,
         connection: guest,
+        memory,
     } = ObservedMachine::of(&recording, &args.machine.config())?;
     let bar = progress("{elapsed} {msg}", !args.quiet);
     let started = Debugger::start(Parts {
         machine,
         connection: guest,
+        memory,
         inputs: recording.inputs.clone(),
         kernel: recording.kernel.image(),
         snapshots: usize::try_from(args.snapshots.0).unwrap_or(usize::MAX),

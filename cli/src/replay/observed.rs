@@ -7,6 +7,7 @@ use vbts_protocol::PORT_NAME;
 use vbts_vmm::config::{MachineConfig, RandomSource};
 use vbts_vmm::launch::Launch;
 use vbts_vmm::machine::Machine;
+use vbts_vmm::memory::GuestMemory;
 
 use crate::recording::OldRecording;
 
@@ -16,6 +17,8 @@ pub(crate) struct ObservedMachine {
     pub machine: Machine,
     /// The connection.
     pub connection: Connection,
+    /// The memory of the machine.
+    pub memory: GuestMemory,
 }
 
 impl ObservedMachine {
@@ -49,6 +52,7 @@ impl ObservedMachine {
             Connection::Agent(port, device)
         };
         Ok(Self {
+            memory: launch.memory().clone(),
             machine: launch.boot(&recording.kernel)?,
             connection,
         })

@@ -45,6 +45,7 @@ pub(super) fn show(args: &ReportArgs, mut output: Output) -> Result<(), Failure>
     let ObservedMachine {
         machine,
         connection,
+        ..
     } = ObservedMachine::of(&recording, &host)?;
     let kernel = recording.kernel.image();
     let inputs = recording.inputs.clone();

@@ -23,7 +23,7 @@ fn trials(module: &str) -> Vec<Trial> {
             ("processors_are_threads", processors),
             ("the_kernel_below_a_program", program),
             ("a_machine_is_recorded_first", record_first),
-            ("a_compressed_kernel_has_addresses", compressed),
+            ("a_compressed_kernel_has_symbols", compressed),
             ("what_the_views_refuse", refused),
         ],
     )
@@ -94,7 +94,14 @@ fn guide(machine: &Machine) -> Result<()> {
     ensure!(commands.lines().count() >= 5 && expected.len() >= 5);
     let expected: Vec<&str> = expected.iter().map(String::as_str).collect();
     let text = panic.gdb(machine, &commands)?;
-    check_order(&without_addresses(&text), &expected)
+    check_order(&without_addresses(&text), &expected)?;
+    // Another command of the section.
+    let mut command = machine.command(["report", "print", "--at", "kernel_execve"]);
+    command.arg("(char *) $rdi").arg(panic.file("panic.vbts"));
+    command.env("XDG_CACHE_HOME", "/dev/null");
+    let report = machine::finish(command)?.expect(0)?;
+    ensure!(report.printed().contains("/nonexistent"), "{report:?}");
+    Ok(())
 }
 
 /// Breakpoints from the first instruction on, and what was there before paging.
@@ -242,26 +249,32 @@ fn record_first(machine: &Machine) -> Result<()> {
     )
 }
 
-/// A bzImage has no symbols for gdb, and is debugged by addresses.
+/// A bzImage has its symbols in memory, at an address of its choice.
 fn compressed(machine: &Machine) -> Result<()> {
     needs_gdb()?;
     let kernel = file("vmlinuz")?;
     let directory = tempfile::tempdir()?;
-    let (script, recording) = (
-        directory.path().join("commands.gdb"),
-        directory.path().join("run.vbts"),
-    );
+    let script = directory.path().join("commands.gdb");
+    let recording = directory.path().join("run.vbts");
     let mut command = machine.command(["record", "--quiet", "--memory", "512M", "-o"]);
     command.arg(&recording).arg("--kernel").arg(kernel);
     machine::finish(command)?.expect(255)?;
     fs::write(
         &script,
-        "when\nprint $pc != 0\ngoto start\nx/i $pc\nstepi\nreverse-stepi\nwhen\n",
+        "who-called\nbreak do_filp_open\nreverse-continue\ngoto start\nx/i $pc\nstepi
+reverse-stepi\nbreak *start_kernel\ncontinue\n",
     )?;
-    let run = debug(machine, &recording, &script)?.expect(0)?;
-    ensure!(run.stderr.contains("symbol-file -o"), "{run:?}");
-    let expected = ["$1 = 1", "=> 0x", "0 ns of virtual", "0 ns of virtual"];
-    check_order(&both(&run), &expected)
+    let text = both(&debug(machine, &recording, &script)?.expect(0)?);
+    let expected = [
+        "panic ()",
+        "in mount_root",
+        "Breakpoint 1, 0x",
+        "do_filp_open ()",
+        "=> 0x",
+        "Breakpoint 2, 0x",
+        "start_kernel ()",
+    ];
+    check_order(&text, &expected)
 }
 
 fn refused(machine: &Machine) -> Result<()> {
