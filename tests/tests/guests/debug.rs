@@ -310,7 +310,8 @@ fn other_client(machine: &Machine) -> Result<()> {
         std::thread::sleep(Duration::from_millis(20));
     }
     let mut gdb = Command::new("gdb");
-    gdb.args(["-nx", "-batch", "-ex"])
+    // The replay runs before it answers, which takes any time on a busy host.
+    gdb.args(["-nx", "-batch", "-ex", "set remotetimeout 600", "-ex"])
         .arg(format!("target remote {}", socket.display()))
         .args(["-ex", "stepi", "-ex", "disconnect"]);
     let run = machine::finish(gdb)?;
