@@ -2,22 +2,21 @@
 //! reaches, or another one, which connects to an address.
 
 use std::ffi::OsStr;
-use std::fs::{self, File, Permissions};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
-use std::os::fd::OwnedFd;
+use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, anyhow};
+use anyhow::Context as _;
 use rustix::process::{
     Pid, Signal, WaitOptions, kill_process, set_parent_process_death_signal, setpgid, waitpid,
 };
 use vbts_host::child::fork;
-use vbts_host::exit::{Failure, conclude, killed_by, say, status};
+use vbts_host::exit::{Failure, conclude, killed_by, status};
 
 use super::kernel::KernelView;
+use super::relay::{Address, Relay};
 use super::{DebugArgs, session};
 use crate::trace::{TraceDirectory, in_child};
 
@@ -37,74 +36,12 @@ pub(super) enum Client {
     Other(Address),
 }
 
-/// An address at which a client connects.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Address {
-    Tcp(SocketAddr),
-    Unix(PathBuf),
-}
-
-/// A socket that waits for a client.
-pub(super) enum Listener {
-    Tcp(TcpListener),
-    Unix(UnixListener),
-}
-
-impl Address {
-    /// The address of `--listen`.
-    ///
-    /// # Errors
-    /// The text is no address.
-    pub(super) fn parse(text: &str) -> Result<Self, Failure> {
-        if text.contains('/') {
-            return Ok(Self::Unix(text.into()));
-        }
-        let (host, port) = match text.rsplit_once(':') {
-            None | Some(("", _)) => (None, text.trim_start_matches(':')),
-            Some((host, port)) => (Some(host.trim_matches(['[', ']'])), port),
-        };
-        let host = match host {
-            None | Some("localhost") => Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
-            Some(host) => host.parse().ok(),
-        };
-        match (host, port.parse()) {
-            (Some(host), Ok(port)) => Ok(Self::Tcp(SocketAddr::new(host, port))),
-            _ => Err(anyhow!(
-                "--listen: '{text}' is neither [HOST:]PORT, with an IP address as the host, nor the \
-                 path of a socket"
-            )
-            .into()),
-        }
-    }
-
-    fn listen(&self) -> anyhow::Result<Listener> {
-        Ok(match self {
-            Self::Tcp(address) => Listener::Tcp(
-                TcpListener::bind(address)
-                    .with_context(|| format!("Cannot listen at {address}"))?,
-            ),
-            Self::Unix(path) => Listener::Unix(private_socket(path)?),
-        })
-    }
-}
-
-impl Listener {
-    /// Waits for a client.
-    ///
-    /// # Errors
-    /// The host refuses it.
-    pub(super) fn accept(self) -> anyhow::Result<File> {
-        let connection: OwnedFd = match self {
-            Self::Tcp(listener) => {
-                let (stream, _) = listener.accept()?;
-                // Packets are short, and each waits for its answer.
-                stream.set_nodelay(true)?;
-                stream.into()
-            }
-            Self::Unix(listener) => listener.accept()?.0.into(),
-        };
-        Ok(connection.into())
-    }
+/// How the client of a session connects.
+pub(super) enum Connecting {
+    /// gdb connects to this socket.
+    Gdb(UnixListener),
+    /// Another one connects when the session is ready.
+    Other(Relay),
 }
 
 /// A socket that only this user reaches.
@@ -154,22 +91,18 @@ impl Client {
     ) -> Result<u8, Failure> {
         match self {
             Self::Other(address) => {
-                let listener = address.listen()?;
-                let place = match &address {
-                    Address::Tcp(address) => address.to_string(),
-                    Address::Unix(path) => path.display().to_string(),
-                };
-                say(format_args!(
-                    "target remote {place}: a client that connects sees all memory of the program"
-                ));
+                let path = address.path().map(Path::to_path_buf);
+                let (relay, relaying) = Relay::start(address)?;
                 // The process that serves can remove no files.
                 let status = in_child(|| {
                     // It does not outlast a session that is killed.
                     set_parent_process_death_signal(Some(Signal::KILL))
                         .context("Cannot watch the session's process")?;
-                    session::serve(args, file, listener)
+                    session::serve(args, file, Connecting::Other(relay))
                 });
-                if let Address::Unix(path) = &address {
+                // It may still send the end of the session to the client.
+                let _ = waitpid(Some(relaying), WaitOptions::empty());
+                if let Some(path) = path {
                     // The user may have removed it.
                     let _ = fs::remove_file(path);
                 }
@@ -193,12 +126,12 @@ fn script(socket: &Path, kernel: Option<&KernelView>) -> String {
 ///
 /// # Errors
 /// The host starts no process.
-fn start_server(args: &DebugArgs, file: &Path, listener: Listener) -> Result<Pid, Failure> {
+fn start_server(args: &DebugArgs, file: &Path, listener: UnixListener) -> Result<Pid, Failure> {
     let started = fork().context("Cannot start a process for the replay")?;
     Ok(started.unwrap_or_else(|| {
         // The terminal's Ctrl-C is for gdb.
         let _ = setpgid(None, None);
-        std::process::exit(conclude(session::serve(args, file, listener)).into());
+        std::process::exit(conclude(session::serve(args, file, Connecting::Gdb(listener))).into());
     }))
 }
 
@@ -214,7 +147,7 @@ pub(super) fn serve_gdb(
 ) -> Result<(Pid, PathBuf), Failure> {
     let kernel = KernelView::of(args, file, directory)?;
     let socket = directory.file(SOCKET);
-    let listener = Listener::Unix(private_socket(&socket)?);
+    let listener = private_socket(&socket)?;
     let script = directory.file(SCRIPT);
     fs::write(&script, self::script(&socket, kernel.as_ref()))
         .context("Cannot write a script for gdb")?;
@@ -267,21 +200,6 @@ fn start_gdb(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn addresses_are_ports_of_this_host_unless_they_say_otherwise() {
-        let parse = |text| Address::parse(text).ok();
-        let tcp = |text: &str| Some(Address::Tcp(text.parse().unwrap()));
-        assert_eq!(parse("1234"), tcp("127.0.0.1:1234"));
-        assert_eq!(parse(":1234"), tcp("127.0.0.1:1234"));
-        assert_eq!(parse("localhost:1"), tcp("127.0.0.1:1"));
-        assert_eq!(parse("0.0.0.0:1234"), tcp("0.0.0.0:1234"));
-        assert_eq!(parse("[::1]:1234"), tcp("[::1]:1234"));
-        assert_eq!(parse("./socket"), Some(Address::Unix("./socket".into())));
-        for wrong in ["", "x", "1:2:x", "70000", "host:1"] {
-            assert_eq!(parse(wrong), None, "{wrong}");
-        }
-    }
 
     #[test]
     fn a_missing_gdb_is_named() {

@@ -11,6 +11,7 @@
 mod client;
 mod kernel;
 mod mi;
+mod relay;
 mod session;
 mod snapshots;
 
@@ -26,8 +27,9 @@ use crate::options::{EXIT_STATUS, Named, named, start_logging};
 use crate::replay::ReplayedMachineArgs;
 use crate::trace::{TraceDirectory, in_child};
 use crate::{Cli, Command, record};
-use client::{Address, Client};
+use client::Client;
 pub(crate) use mi::{Answer, Gdb, Stopped, field, quoted};
+use relay::Address;
 
 /// Default maximum size of the snapshots.
 const DEFAULT_SNAPSHOTS: Size = Size(1 << 30);

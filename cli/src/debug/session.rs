@@ -1,44 +1,59 @@
-//! The process with the replay, which serves the client. It accepts the connection before it enters
-//! the sandbox.
+//! The process with the replay, which serves the client. It accepts no connection in its sandbox:
+//! gdb is connected before, and another client by a relay.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::anyhow;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use vbts_debugger::{Debugger, Parts, View, distance_of_main};
 use vbts_gdb::Connection;
 use vbts_host::exit::{Failure, say};
+use vbts_host::{Alarm, Event};
 
-use super::client::{Listener, find};
+use super::client::{Connecting, find};
 use super::{DebugArgs, snapshots};
 use crate::progress::progress;
 use crate::recording::OldRecording;
 use crate::replay::ObservedMachine;
 
-/// A connection that uses the system calls of files, which the sandbox allows.
-struct Stream(File);
+/// A connection that uses the system calls of files, which the sandbox allows. A signal to this
+/// process ends it.
+struct Stream {
+    file: File,
+    alarm: Arc<Alarm>,
+}
 
 impl Read for Stream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.0.read(buffer)
+        let mut descriptors = [
+            PollFd::new(&self.file, PollFlags::IN),
+            PollFd::from_borrowed_fd(self.alarm.fd(), PollFlags::IN),
+        ];
+        poll(&mut descriptors, None)?;
+        match self.alarm.has_pending() {
+            true => Ok(0),
+            false => self.file.read(buffer),
+        }
     }
 }
 
 impl Write for Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.write(bytes)
+        self.file.write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.0.flush()
+        self.file.flush()
     }
 }
 
 impl Connection for Stream {
     fn is_readable(&mut self) -> io::Result<bool> {
-        let mut descriptors = [PollFd::new(&self.0, PollFlags::IN)];
+        let mut descriptors = [PollFd::new(&self.file, PollFlags::IN)];
         loop {
             match poll(&mut descriptors, Some(&Timespec::default())) {
                 Err(rustix::io::Errno::INTR) => {}
@@ -52,7 +67,7 @@ impl Connection for Stream {
 ///
 /// # Errors
 /// The recording cannot be debugged, or the connection fails.
-pub(super) fn serve(args: &DebugArgs, file: &Path, listener: Listener) -> Result<u8, Failure> {
+pub(super) fn serve(args: &DebugArgs, file: &Path, client: Connecting) -> Result<u8, Failure> {
     let recording = OldRecording::open(file)?;
     let is_kernel_view = args.is_kernel_view(recording.facts.is_machine)?;
     if recording.facts.is_32_bit {
@@ -69,7 +84,14 @@ pub(super) fn serve(args: &DebugArgs, file: &Path, listener: Listener) -> Result
     };
     // gdb that is started here has `set sysroot /`.
     let client_has_files = args.listen.is_none();
-    let connection = Stream(listener.accept()?);
+    let connect: Box<dyn FnOnce() -> io::Result<File>> = match client {
+        // It waits for its answers as long as that takes.
+        Connecting::Gdb(listener) => {
+            let connection = OwnedFd::from(listener.accept()?.0);
+            Box::new(|| Ok(connection.into()))
+        }
+        Connecting::Other(relay) => Box::new(|| relay.connect()),
+    };
     let view = match is_kernel_view {
         true => View::Kernel,
         false => View::Program {
@@ -81,6 +103,7 @@ pub(super) fn serve(args: &DebugArgs, file: &Path, listener: Listener) -> Result
         machine,
         connection: guest,
         memory,
+        alarm,
     } = ObservedMachine::of(&recording, &args.machine.config())?;
     let bar = progress("{elapsed} {msg}", !args.quiet);
     let started = Debugger::start(Parts {
@@ -106,8 +129,15 @@ pub(super) fn serve(args: &DebugArgs, file: &Path, listener: Listener) -> Result
     if let Some(notice) = debugger.notice().filter(|_| !args.quiet) {
         say(format_args!("{notice}"));
     }
-    debugger.serve(connection)?;
-    Ok(0)
+    let file = connect()?;
+    let served = debugger.serve(Stream {
+        file,
+        alarm: alarm.clone(),
+    });
+    match alarm.take() {
+        Some(Event::Signal(signal)) => Err(Failure::Signal(signal)),
+        _ => served.map(|_| 0),
+    }
 }
 
 /// The distance of `main` from the entry point of the program of `recording`, if its file is here.

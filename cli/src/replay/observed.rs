@@ -1,7 +1,10 @@
 //! The machine of a recording, for an observer of its replay.
 
+use std::sync::Arc;
+
 use vbts_debugger::{AgentPort, Connection};
 use vbts_devices::virtio::console::ConsolePort;
+use vbts_host::Alarm;
 use vbts_host::exit::Failure;
 use vbts_protocol::PORT_NAME;
 use vbts_vmm::config::{MachineConfig, RandomSource};
@@ -19,6 +22,8 @@ pub(crate) struct ObservedMachine {
     pub connection: Connection,
     /// The memory of the machine.
     pub memory: GuestMemory,
+    /// Signals to this process.
+    pub alarm: Arc<Alarm>,
 }
 
 impl ObservedMachine {
@@ -34,6 +39,7 @@ impl ObservedMachine {
             config.random = RandomSource::Fixed;
         }
         let mut launch = Launch::new(&config, false)?;
+        let alarm = launch.alarm().clone();
         launch.set_inputs(recording.inputs.clone())?;
         // The order of the devices gives them their addresses.
         let connection = if is_machine {
@@ -55,6 +61,7 @@ impl ObservedMachine {
             memory: launch.memory().clone(),
             machine: launch.boot(&recording.kernel)?,
             connection,
+            alarm,
         })
     }
 }

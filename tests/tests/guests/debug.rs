@@ -1,14 +1,17 @@
 //! `vbts debug`: GDB on a recording, forward and backward.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use libtest_mimic::Trial;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use tempfile::TempDir;
-use vbts_tests::machine::{self, Machine, Run, Skip, TestModule};
+use vbts_tests::machine::{self, Killed, Machine, Run, Skip, TestModule};
 
 mod kept;
 mod kernel;
@@ -302,21 +305,33 @@ fn other_client(machine: &Machine) -> Result<()> {
     let mut command = machine.command(["record", "--quiet", "--output"]);
     command.arg(&recording).args(["--", "/bin/true"]);
     machine::finish(command)?.expect(0)?;
-    let mut command = machine.command(["debug", "--quiet", "--listen"]);
-    command.arg(&socket).arg(&recording).stderr(Stdio::null());
-    let mut server = command.spawn()?;
-    while !socket.exists() {
-        ensure!(server.try_wait()?.is_none(), "the server has ended");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    let target = format!("target remote {}", socket.display());
+    let listen = || -> Result<Killed> {
+        let mut command = machine.command(["debug", "--quiet", "--listen"]);
+        command.arg(&socket).arg(&recording).stderr(Stdio::piped());
+        let mut server = Killed(command.spawn()?);
+        let said = BufReader::new(server.0.stderr.take().context("no pipe")?);
+        let ready = said.lines().next().context("the server has ended")??;
+        ensure!(ready.contains(&target), "{ready}");
+        Ok(server)
+    };
+    // A signal ends the wait for a client.
+    let mut server = listen()?;
+    kill(
+        Pid::from_raw(i32::try_from(server.0.id())?),
+        Signal::SIGTERM,
+    )?;
+    let status = machine::wait(&mut server.0, Duration::from_secs(60))?;
+    ensure!(status == Some(128 + 15), "{status:?}");
+    ensure!(!socket.exists(), "the socket is left");
+    let mut server = listen()?;
     let mut gdb = Command::new("gdb");
-    // The replay runs before it answers, which takes any time on a busy host.
-    gdb.args(["-nx", "-batch", "-ex", "set remotetimeout 600", "-ex"])
-        .arg(format!("target remote {}", socket.display()))
+    gdb.args(["-nx", "-batch", "-ex"])
+        .arg(&target)
         .args(["-ex", "stepi", "-ex", "disconnect"]);
     let run = machine::finish(gdb)?;
-    let status = server.wait()?;
-    ensure!(status.success(), "{status}: {run:?}");
+    let status = machine::wait(&mut server.0, Duration::from_secs(60))?;
+    ensure!(status == Some(0), "{status:?}: {run:?}");
     ensure!(!socket.exists(), "the socket is left");
     Ok(())
 }
