@@ -37,8 +37,9 @@ impl SoftCpu {
         self.look_up_at(&hit, extent, is_probed)
     }
 
-    /// Finds the block at RIP, in a page with a breakpoint. If the breakpoint is in the block,
-    /// nothing leads to it without a look-up, and only its first instruction is run.
+    /// Finds the block at RIP, in a page with a breakpoint. A block ends in front of a breakpoint.
+    /// Nothing leads to one that begins there without a look-up, and only its first instruction is
+    /// run.
     fn look_up_near_breakpoint(&mut self, hit: &Hit) -> Result<Found, BlockFault> {
         if self.cpu.enter_breakpoint_page(hit.gpa) {
             // Its jumps within the page are not looked up.
@@ -49,6 +50,10 @@ impl SoftCpu {
             Found::Cached(id) | Found::Probed(id) => self.cache.get(*id).map_or(0, Block::len),
             Found::Single(block) => block.len(),
             Found::Stop => 0,
+        };
+        let len = match self.cpu.first_breakpoint_in(self.linear_rip(), len) {
+            Some(before @ 1..) => self.shorten(hit, before).unwrap_or(len),
+            _ => len,
         };
         // Jumps to the block may be remembered for all address spaces.
         if !self.cpu.has_any_breakpoint_in(self.linear_rip(), len) {
@@ -67,6 +72,18 @@ impl SoftCpu {
             true => Found::Stop,
             false => found,
         })
+    }
+
+    /// Replaces the block at RIP by one of `most` bytes at most. Returns its length, if there is one.
+    fn shorten(&mut self, hit: &Hit, most: u64) -> Option<u64> {
+        let block = decode_block(&self.cpu, hit, MAX_BLOCK, most as usize)?;
+        let (len, size) = (block.len(), self.cpu.code_size);
+        let (cpu, cache) = (&mut self.cpu, &mut self.cache);
+        let (_, first) = cache.insert(cpu, hit.gpa, size, Extent::Whole, block)?;
+        if first {
+            self.track_code(hit.gpa);
+        }
+        Some(len)
     }
 
     /// Finds the block at RIP, which is translated to `hit`. Each jump to it has to look it up if
@@ -101,7 +118,7 @@ impl SoftCpu {
             Extent::One => 1,
             _ => MAX_BLOCK,
         };
-        let block = decode_block(&self.cpu, hit, longest);
+        let block = decode_block(&self.cpu, hit, longest, usize::MAX);
         let (extent_of_block, block) = match block.filter(|b| self.cpu.within_code_segment(b.len()))
         {
             Some(block) => (extent, block),
@@ -269,9 +286,10 @@ impl SoftCpu {
 
 /// Decodes a block of at most `longest` instructions at `hit`, up to the end of the page. Returns
 /// `None` if its first instruction crosses the page or is invalid.
-fn decode_block(cpu: &Cpu, hit: &Hit, longest: u8) -> Option<Block> {
+fn decode_block(cpu: &Cpu, hit: &Hit, longest: u8, most: usize) -> Option<Block> {
     let mut bytes = [0u8; MAX_BLOCK as usize * MAX_INSTRUCTION];
     let left = left_in_page(hit.gpa).min(usize::from(longest.min(MAX_BLOCK)) * MAX_INSTRUCTION);
+    let left = left.min(most);
     // SAFETY: `hit.host` is RAM, and `left` bytes from there on are in its page.
     unsafe { host_access::load_bytes(hit.host, &mut bytes[..left]) };
     let block = lower::block(cpu, &bytes[..left], longest)?;

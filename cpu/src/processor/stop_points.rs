@@ -4,8 +4,8 @@
 //! The guest cannot observe them: its memory, its time and its instruction counts stay the same.
 //!
 //! - A **breakpoint** is compared at each look-up of a block, as a probe of a log is
-//!   ([`probes`](crate::processor::branch_log)). A block that contains a breakpoint is looked up at
-//!   each jump, and runs in the interpreter, instruction by instruction.
+//!   ([`probes`](crate::processor::branch_log)). Blocks end in front of it. One that begins with it
+//!   is looked up at each jump, and its first instruction runs alone, in the interpreter.
 //! - A **watchpoint** keeps the TLB entries of its pages from the fast path, of the interpreter and
 //!   of native code alike. An access to the page that does not touch the watched bytes goes on. One
 //!   that does aborts its block, so that the instruction runs alone and the processor stops at its
@@ -16,7 +16,8 @@
 use std::collections::BTreeSet;
 
 use crate::insn::Abort;
-use crate::mmu::access::Access;
+use crate::mmu::access::{Access, Privilege};
+use crate::mmu::paging;
 use crate::processor::cpu::Cpu;
 use crate::processor::fault::Fault;
 use crate::processor::pending_work::VmmRequests;
@@ -109,6 +110,8 @@ pub enum StopCause {
         watchpoint: Watchpoint,
         /// The access was a write.
         is_write: bool,
+        /// RIP of the instruction.
+        rip: u64,
     },
     /// The processor has entered user mode.
     EntersUserMode,
@@ -208,10 +211,15 @@ impl Cpu {
 
     /// Returns whether one of the `len` bytes from `la` on has a breakpoint, in any address space.
     pub(crate) fn has_any_breakpoint_in(&self, la: u64, len: u64) -> bool {
-        self.stops.as_ref().is_some_and(|stops| {
-            let mut breakpoints = stops.points.breakpoints.iter();
-            breakpoints.any(|b| b.address.wrapping_sub(la) < len)
-        })
+        self.first_breakpoint_in(la, len).is_some()
+    }
+
+    /// The distance from `la` of the first of the `len` bytes from there on that has a breakpoint,
+    /// in any address space.
+    pub(crate) fn first_breakpoint_in(&self, la: u64, len: u64) -> Option<u64> {
+        let breakpoints = self.stops.as_ref()?.points.breakpoints.iter();
+        let distances = breakpoints.map(|b| b.address.wrapping_sub(la));
+        distances.filter(|distance| *distance < len).min()
     }
 
     /// Returns whether one of the `len` bytes from `la` on has a breakpoint in this address space.
@@ -244,12 +252,14 @@ impl Cpu {
         true
     }
 
-    /// Remembers that the instruction at RIP, if it has a breakpoint, faults.
+    /// Remembers that the instruction at RIP faults, if it has a breakpoint that was hit. One whose
+    /// fetch faults has not been hit.
     pub(crate) fn note_fault(&mut self) {
         let la = self.linear_ip(self.rip);
         if self.stops.is_some() && self.has_breakpoint_in(la, 1) {
-            let key = self.fault_key(la);
+            let (now, key) = (self.icount, self.fault_key(la));
             if let Some(stops) = &mut self.stops
+                && stops.passed == now
                 && stops.faulted.len() < MAX_FAULTS
             {
                 stops.faulted.push(key);
@@ -289,10 +299,12 @@ impl Cpu {
         let Some(watchpoint) = self.hit_watchpoint(la, len, access) else {
             return;
         };
+        let rip = self.rip;
         if let Some(stops) = &mut self.stops {
             let cause = StopCause::Watchpoint {
                 watchpoint,
                 is_write: access == Access::Write,
+                rip,
             };
             if !stops.causes.contains(&cause) {
                 stops.causes.push(cause);
@@ -331,11 +343,28 @@ impl Cpu {
     /// Reads memory at `la` in the address space of `cr3`, which the guest does not observe. Paging
     /// is otherwise as it is now. Returns whether all of the bytes are RAM.
     pub fn read_in(&self, cr3: u64, la: u64, bytes: &mut [u8]) -> bool {
-        let sys = SystemState {
+        self.read_with(&self.in_space(cr3), la, bytes)
+    }
+
+    /// The guest-physical address of `la` in the address space of `cr3`, as for
+    /// [`Self::translate_quietly`].
+    pub fn translate_in(&self, cr3: u64, la: u64) -> Option<u64> {
+        paging::peek(&self.ram, &self.in_space(cr3), la)
+    }
+
+    /// The guest-physical address of `la` in the address space of `cr3`, if a program may write
+    /// there without a page fault. The page is marked as written, which the guest can observe.
+    pub fn translate_write_in(&self, cr3: u64, la: u64) -> Option<u64> {
+        let sys = self.in_space(cr3);
+        let walk = paging::walk(&self.ram, &sys, la, Access::Write, Privilege::User);
+        walk.ok().map(|walk| walk.gpa)
+    }
+
+    fn in_space(&self, cr3: u64) -> SystemState {
+        SystemState {
             cr3,
             ..self.sys.clone()
-        };
-        self.read_with(&sys, la, bytes)
+        }
     }
 }
 

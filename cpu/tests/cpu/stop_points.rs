@@ -178,7 +178,7 @@ fn a_watchpoint_stops_behind_the_instruction() {
                 assert_eq!((*time, *rip), (2 + 6 * round as u64 + count, behind));
                 let is_write = behind == write.0;
                 assert!(
-                    matches!(causes[..], [StopCause::Watchpoint { watchpoint, is_write: w }]
+                    matches!(causes[..], [StopCause::Watchpoint { watchpoint, is_write: w, .. }]
                         if watchpoint.address == at && w == is_write)
                 );
             }
@@ -246,6 +246,38 @@ fn an_instruction_that_faults_and_is_repeated_is_hit_once() {
     let hits: Vec<_> = stops(&mut soft).iter().map(|s| (s.0, s.1)).collect();
     assert_eq!(hits, [(1, KERNEL + 10)]);
     assert_eq!(soft.cpu.rip, KERNEL + 18);
+}
+
+#[test]
+fn an_instruction_whose_page_is_not_there_yet_is_hit() {
+    let mut guest = Guest::kernel(|a| {
+        a.mov(rbx, DATA)?;
+        a.jmp(rbx)
+    });
+    let entry = guest.page_entry(DATA);
+    guest.assemble(DATA, |a| a.hlt());
+    guest.page(DATA, 0);
+    guest.gate(vector::PF, vbts_testkit::descriptor::Gate::to(0));
+    guest.assemble(crate::common::handler(vector::PF), |a| {
+        a.mov(rax, entry)?;
+        a.mov(qword_ptr(page_table_entry(DATA)), rax)?;
+        a.invlpg(qword_ptr(rbx))?;
+        a.add(rsp, 8)?;
+        a.iretq()
+    });
+    let mut soft = guest.second_processor();
+    soft.set_stop_points(breakpoint(DATA));
+    let hits: Vec<u64> = stops(&mut soft).iter().map(|stop| stop.1).collect();
+    assert_eq!(hits, [DATA]);
+}
+
+#[test]
+fn a_loop_in_front_of_a_breakpoint_has_native_code() {
+    let guest = looping();
+    let mut soft = native(&guest, false, 1 << 20);
+    soft.set_stop_points(breakpoint(KERNEL + 32));
+    assert_eq!(stops(&mut soft).len(), 1);
+    assert!(soft.native_code().blocks > 0);
 }
 
 #[test]
