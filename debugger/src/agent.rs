@@ -101,6 +101,11 @@ impl Agent {
         }
     }
 
+    /// Shows a message to the user, among the output of the program.
+    pub(crate) fn say(&mut self, message: &str) {
+        self.output.extend_from_slice(message.as_bytes());
+    }
+
     /// Reads the frames that are complete at `now`.
     fn receive(&mut self, now: u64) -> Result<(), Failure> {
         let Input::ToAgent(port, _) = &self.input else {

@@ -23,6 +23,7 @@ pub(crate) struct Search {
 impl Debugger {
     /// Searches an interval backward, for the stop that is before the present position.
     pub(crate) fn run_backward(&mut self) -> Result<Option<Stop>, Failure> {
+        self.drop_departure()?;
         let now = self.replay.now();
         let search = self.search.unwrap_or(Search {
             from: now,
@@ -111,6 +112,7 @@ impl Debugger {
         search: Search,
     ) -> Result<Option<(u64, ThreadId, StopReason)>, Failure> {
         self.replay.seek(start)?;
+        let event = self.last_event(start, search.searched.min(search.from));
         let mut last = self.stop_at_start();
         self.run_interval(
             start,
@@ -131,14 +133,14 @@ impl Debugger {
                 }
             },
         )?;
-        Ok(last)
+        let stops = [last, event].into_iter().flatten();
+        Ok(stops.max_by_key(|(time, ..)| *time))
     }
 
     /// A breakpoint at the present position, at which no run stops that begins here.
     fn stop_at_start(&self) -> Option<(u64, ThreadId, StopReason)> {
         let cpu = self.replay.cpu()?;
         let address = cpu.linear_ip(cpu.rip);
-        self.processor_of(self.current_thread()?)?;
         let points = self.stop_points(false);
         let mut breakpoints = points.breakpoints.iter();
         breakpoints.find(|point| point.address == address)?;

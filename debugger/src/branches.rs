@@ -1,7 +1,7 @@
 //! The branches that a thread or a processor has executed, which a replay makes: intervals of the
 //! run are run again with a log of branches.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Mnemonic};
@@ -29,6 +29,8 @@ pub(crate) enum Selection {
     Thread(u32),
     /// Those of the thread with this number, also in the kernel.
     Task(u32),
+    /// Those of all tasks of the program, in user mode.
+    Program,
     /// Those of a processor.
     Processor(usize),
     /// Those of all processors.
@@ -40,13 +42,13 @@ impl Selection {
     fn thread(self) -> Option<u32> {
         match self {
             Self::Thread(thread) | Self::Task(thread) => Some(thread),
-            Self::Processor(_) | Self::Machine => None,
+            Self::Program | Self::Processor(_) | Self::Machine => None,
         }
     }
 
     fn scope(self) -> LogScope {
         match self {
-            Self::Thread(_) => LogScope::USER,
+            Self::Thread(_) | Self::Program => LogScope::USER,
             _ => LogScope::all(),
         }
     }
@@ -56,6 +58,8 @@ impl Selection {
 #[derive(Debug, Clone)]
 struct Logged {
     selection: Selection,
+    /// The numbers of all tasks, if they are selected.
+    tasks: BTreeSet<u32>,
     /// Which processors execute the thread.
     is_current: Vec<bool>,
     /// The processor of the present entry.
@@ -91,14 +95,18 @@ impl LogSink for Sink {
 }
 
 /// Returns whether Linux has `address` for itself.
-fn is_kernel(address: u64) -> bool {
+pub(crate) fn is_kernel(address: u64) -> bool {
     (address as i64) < 0
 }
 
 impl Logged {
+    fn has(&self, thread: u32) -> bool {
+        self.selection.thread() == Some(thread) || self.tasks.contains(&thread)
+    }
+
     /// The processor of the present entry executes this thread from here on.
     fn note_task(&mut self, thread: u32) {
-        let is_thread = self.selection.thread() == Some(thread);
+        let is_thread = self.has(thread);
         if let Some(is_current) = self.is_current.get_mut(self.processor) {
             *is_current = is_thread;
         }
@@ -109,7 +117,7 @@ impl Logged {
         let is_current = self.is_current.get(self.processor) == Some(&true);
         match self.selection {
             // A return from the kernel is no branch of the program.
-            Selection::Thread(_) => is_current && !is_kernel(from),
+            Selection::Thread(_) | Selection::Program => is_current && !is_kernel(from),
             Selection::Task(_) => is_current,
             Selection::Processor(processor) => processor == self.processor,
             Selection::Machine => true,
@@ -215,22 +223,29 @@ impl Debugger {
     fn empty_log(&self, selection: Selection, limit: usize) -> Logged {
         let tasks = self.replay.tasks();
         let executed = tasks.map_or_else(Vec::new, |tasks| tasks.executed());
-        let executed = executed.into_iter();
-        Logged {
+        let mut logged = Logged {
             selection,
-            is_current: executed
-                .map(|executed| executed.map(|id| id.thread) == selection.thread())
-                .collect(),
+            tasks: match selection {
+                Selection::Program => self.replay.agent.processes.tasks(),
+                _ => BTreeSet::new(),
+            },
+            is_current: Vec::new(),
             processor: 0,
             count: 0,
             last: VecDeque::new(),
             limit,
-        }
+        };
+        let executed = executed.iter();
+        logged.is_current = executed
+            .map(|executed| executed.is_some_and(|id| logged.has(id.thread)))
+            .collect();
+        logged
     }
 
     /// The probe that notes threads, if the branches are those of one.
     fn probe_for(&self, selection: Selection) -> Option<Probe> {
-        selection.thread().and_then(|_| self.replay.task_probe())
+        let is_of_tasks = selection.thread().is_some() || selection == Selection::Program;
+        is_of_tasks.then(|| self.replay.task_probe()).flatten()
     }
 
     fn attach_log(&mut self, logged: Logged) -> Arc<Mutex<Logged>> {
@@ -342,7 +357,7 @@ impl Debugger {
 
     /// What the branch instruction at `address` does with the stack. The kernel frees the code of
     /// its start, which its file still has, and patches code, so that its memory comes first.
-    fn transfer_at(&self, thread: ThreadId, address: u64) -> Transfer {
+    pub(crate) fn transfer_at(&self, thread: ThreadId, address: u64) -> Transfer {
         let mut code = [0; MAX_INSTRUCTION];
         let read = self.read_as(thread, address, &mut code);
         let bits = if self.is_32_bit { 32 } else { 64 };
@@ -356,7 +371,7 @@ impl Debugger {
 
 /// Effect of a branch on the stack of calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Transfer {
+pub(crate) enum Transfer {
     Call,
     Return,
     Jump,
@@ -411,6 +426,7 @@ mod tests {
     fn a_log_keeps_the_last_branches_of_its_thread() {
         let empty = |limit| Logged {
             selection: Selection::Machine,
+            tasks: BTreeSet::new(),
             is_current: Vec::new(),
             processor: 0,
             count: 0,
@@ -434,6 +450,7 @@ mod tests {
         let (user, kernel) = (0x1000, 0xFFFF_FFFF_8100_0000);
         let logged = |selection, processor| Logged {
             selection,
+            tasks: BTreeSet::new(),
             is_current: vec![false, true],
             processor,
             count: 0,

@@ -6,7 +6,8 @@ use std::ops::Range;
 use anyhow::anyhow;
 use vbts_capture::machine::kernel::Kernel;
 use vbts_gdb::{
-    Condition, Resumption, Stop, StopPoint, StopReason, TargetError, ThreadAction, ThreadId,
+    Condition, Resumption, Stop, StopPoint, StopReason, SyscallFilter, TargetError, ThreadAction,
+    ThreadId,
 };
 use vbts_host::exit::Failure;
 use vbts_vmm::inputs::Inputs;
@@ -73,6 +74,10 @@ pub struct Debugger {
     /// Position of the failure, if the process has crashed, or the kernel has panicked.
     pub(crate) crash: Option<u64>,
     pub(crate) points: Vec<StopPoint>,
+    /// Watchpoints for accesses stop at writes alone.
+    pub(crate) writes_alone: bool,
+    /// RIP of the instruction at which a watchpoint has stopped the process last.
+    pub(crate) accessed_by: Option<u64>,
     /// The conditions of the breakpoints at an address, one of which must hold for a stop.
     pub(crate) conditions: BTreeMap<u64, Vec<Condition>>,
     /// The client needs no files of the program.
@@ -90,6 +95,10 @@ pub struct Debugger {
     pub(crate) interrupted: Option<(u64, [u64; 16])>,
     /// Signals that do not stop the process: bit `n - 1` for signal `n`.
     pub(crate) passed_signals: u64,
+    /// The system calls that stop the process.
+    pub(crate) caught_calls: SyscallFilter,
+    /// The child of the fork for which the process has stopped, until the client detaches from it.
+    pub(crate) forked: Option<ThreadId>,
     /// Offset of `saved_auxv` in the kernel's description of an address space.
     pub(crate) auxiliary: Option<u64>,
     /// The file of the kernel, in the kernel's view: one that is made from its memory if it has no
@@ -141,6 +150,8 @@ impl Debugger {
             replay,
             crash: None,
             points: Vec::new(),
+            writes_alone: false,
+            accessed_by: None,
             conditions: BTreeMap::new(),
             client_has_files: parts.client_has_files,
             has_detached: false,
@@ -149,12 +160,14 @@ impl Debugger {
             search: None,
             interrupted: None,
             passed_signals: 0,
+            caught_calls: SyscallFilter::None,
+            forked: None,
             auxiliary: None,
             kernel_file: Vec::new(),
             kernel_code: KernelCode::default(),
         };
         match parts.view {
-            View::Program { process, main } => debugger.open_process(process, main)?,
+            View::Program { process } => debugger.open_process(process)?,
             View::Kernel => debugger.open_machine(parts.kernel, &parts.memory)?,
         }
         debugger.replay.keep(parts.kept, debugger.begin);

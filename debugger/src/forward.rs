@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use vbts_cpu::StopPoints;
+use vbts_cpu::{StopCause, StopPoints};
 use vbts_gdb::{Stop, StopReason, ThreadId};
 use vbts_host::exit::Failure;
 
@@ -10,7 +10,7 @@ use crate::debugger::Debugger;
 use crate::replay::{EventKind, Outcome};
 
 /// Virtual time in ns that is executed between two looks for an interrupt by the user.
-const SLICE: u64 = 2_000_000;
+pub(crate) const SLICE: u64 = 2_000_000;
 /// Instructions that are executed one by one between them.
 const STEPS: usize = 1000;
 
@@ -23,7 +23,13 @@ impl Debugger {
                 let points = self.stop_points(false);
                 let (outcome, stop) = self.run_slice(&points, None)?;
                 Ok(match outcome {
-                    Outcome::Stopped(causes) => self.stop_for(&causes),
+                    Outcome::Stopped(causes) => {
+                        self.accessed_by = causes.iter().find_map(|cause| match cause {
+                            StopCause::Watchpoint { rip, .. } => Some(*rip),
+                            _ => None,
+                        });
+                        self.stop_for(&causes)
+                    }
                     _ => stop,
                 })
             }
@@ -37,6 +43,9 @@ impl Debugger {
         points: &StopPoints,
         processor: Option<usize>,
     ) -> Result<(Outcome, Option<Stop>), Failure> {
+        if self.replay.departure.is_some() {
+            return self.run_departed(points, processor);
+        }
         let now = self.replay.now();
         if now >= self.end {
             let stop = self.stop_here(StopReason::HistoryEnd);
@@ -52,17 +61,12 @@ impl Debugger {
         let now = self.replay.now();
         let stop = match event {
             _ if matches!(outcome, Outcome::Stopped(_)) => None,
-            Some(event) if event.time == now => match event.kind {
-                EventKind::Signal(signal, _) => {
+            Some(event) if event.time == now => {
+                if matches!(event.kind, EventKind::Signal(..)) {
                     self.replay.forget_faults();
-                    let is_passed = self.passed_signals >> (signal - 1) & 1 != 0;
-                    (!is_passed).then_some(Stop {
-                        thread: event.thread,
-                        reason: StopReason::Signal(signal),
-                    })
                 }
-                EventKind::Exec | EventKind::Exit { .. } => None,
-            },
+                self.stop_for_event(&event)
+            }
             _ => None,
         };
         let is_end = match outcome {

@@ -43,6 +43,10 @@ pub(crate) struct Layout {
     pub pgd: u64,
     /// The function in which a task waits for its tracer: its arguments tell the event.
     pub ptrace_stop: u64,
+    /// `do_syscall_64(regs, nr)`, and `syscall_exit_to_user_mode(regs)`.
+    pub system_call: Option<[u64; 2]>,
+    /// The page of zeros (`empty_zero_page`) that programs share.
+    pub zero_page: u64,
     /// The probe of a log of branches that notes the current task.
     pub task_probe: Probe,
 }
@@ -77,6 +81,10 @@ impl Layout {
             thread_head,
             pgd: position(&words(&file, init_mm)?, symbol("init_top_pgt")?)?,
             ptrace_stop: symbol("ptrace_stop")?,
+            system_call: symbol("do_syscall_64")
+                .zip(symbol("syscall_exit_to_user_mode"))
+                .map(<[u64; 2]>::from),
+            zero_page: symbol("empty_zero_page")?,
             task_probe: kernel.task_probe()?,
         })
     }

@@ -27,17 +27,21 @@
 //! | `debugger` | what is debugged, and where it can be |
 //! | `opening` | where the process begins and ends, and the first position |
 //! | `forward`, `backward` | execution up to the next stop |
+//! | `departure`, `changes` | the future of a program that was changed, and the changes |
+//! | `events` | signals, forks and system calls as stops |
 //! | `stops` | stop points of the client, and their conditions |
 //! | `branches` | the branches that a thread has executed |
 //! | `monitor` | commands of the user |
-//! | `program` | what the program's file tells |
 //! | `target` | what GDB asks for |
 //! | `strace` | system calls in the form of strace |
 
 mod agent;
 mod backward;
 mod branches;
+mod changes;
 mod debugger;
+mod departure;
+mod events;
 mod forward;
 mod kept;
 mod kernel_code;
@@ -46,7 +50,6 @@ mod layout;
 mod monitor;
 mod opening;
 mod processes;
-mod program;
 mod replay;
 mod stops;
 pub mod strace;
@@ -58,5 +61,4 @@ mod view;
 pub use agent::{AgentPort, Connection};
 pub use debugger::{Debugger, Parts};
 pub use kept::{SnapshotFile, SnapshotFiles};
-pub use program::distance_of_main;
 pub use view::View;

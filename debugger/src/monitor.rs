@@ -9,6 +9,7 @@ use vbts_host::exit::Failure;
 use crate::backward::Search;
 use crate::branches::Selection;
 use crate::debugger::{Debugger, fatal};
+use crate::target::unrecorded;
 
 /// Text of `monitor help`.
 const HELP: &str = "\
@@ -16,6 +17,9 @@ when                      where the replay is: virtual time, thread, instruction
 goto time NS              go to a virtual time, in ns
 goto start | end | crash  go to the first or last instruction, or to where the program crashed or
                           the kernel panicked
+watch writes              access watchpoints stop at writes alone, also of the same value
+accessed-by               the instruction at which a watchpoint has stopped the process last
+time-of N                 when the tasks of the program have executed N branches
 goto record N             go to behind branch N of the first thread of the process. That of the
                           program has them in vbts replay --format raw --follow none. In the
                           kernel's view, the branches of the machine count, as in
@@ -42,6 +46,15 @@ impl Debugger {
         output: &mut Vec<u8>,
     ) -> Result<()> {
         let words: Vec<&str> = command.split_whitespace().collect();
+        if self.replay.departure.is_some() {
+            match words.first() {
+                Some(&("records" | "time-of")) => return Err(unrecorded()),
+                Some(&("goto" | "last-write" | "who-called")) => {
+                    self.drop_departure().map_err(fatal)?;
+                }
+                _ => {}
+            }
+        }
         match *words.as_slice() {
             ["help"] => output.extend_from_slice(HELP.as_bytes()),
             ["processes"] if !self.is_kernel_view => {
@@ -50,6 +63,14 @@ impl Debugger {
                 output.extend_from_slice(text.as_bytes());
             }
             ["when"] => self.say_where(output),
+            ["watch", "writes"] => self.writes_alone = true,
+            ["accessed-by"] => {
+                if let Some(address) = self.accessed_by {
+                    // Writes to a vector cannot fail.
+                    let _ = writeln!(output, "{address:#x}");
+                }
+            }
+            ["time-of", number] => self.say_time_of(number, output)?,
             ["goto", "start"] => self.go_to(self.begin, output)?,
             ["goto", "end"] => self.go_to(self.end, output)?,
             ["goto", "crash"] => match self.crash {
@@ -145,6 +166,28 @@ impl Debugger {
             return Err(TargetError::Refused(format!("{who} has no record {nth}")));
         };
         self.go_to(found.time.clamp(self.begin, self.end), output)
+    }
+
+    /// Shows the time, in ns, at which the program's tasks have executed a number of branches.
+    fn say_time_of(&mut self, number: &str, output: &mut Vec<u8>) -> Result<()> {
+        let Ok(count) = number.parse() else {
+            return Err(TargetError::Refused(format!("'{number}' is no number")));
+        };
+        let now = self.replay.now();
+        let processes = &self.replay.agent.processes;
+        let (start, end) = (processes.first().map_or(0, |p| p.start), self.replay.end);
+        let time = match count {
+            0 => Some(start),
+            _ => {
+                let found = self.find_branch(Selection::Program, start, end, count);
+                let found = found.map_err(fatal)?;
+                found.map(|found| found.time)
+            }
+        };
+        self.replay.seek(now).map_err(fatal)?;
+        // Writes to a vector cannot fail.
+        let _ = writeln!(output, "{}", time.unwrap_or(end));
+        Ok(())
     }
 
     /// Goes back to the call of the function in which `thread` is.

@@ -2,17 +2,22 @@
 //! user sees first.
 
 use anyhow::anyhow;
-use vbts_cpu::state::gpr;
+use vbts_cpu::state::{ArchState, gpr};
 use vbts_cpu::{Breakpoint, StopPoints};
 use vbts_gdb::{Stop, StopReason, ThreadId};
 use vbts_host::exit::Failure;
 
+use crate::branches::Transfer;
 use crate::debugger::Debugger;
 use crate::processes::Process;
 use crate::replay::{EventKind, Outcome};
 
 /// The name of the entry point in an auxiliary vector.
 const AT_ENTRY: u64 = 9;
+/// Instructions from the entry point to the first call at most, with those that are repeated.
+const MAX_ENTRY_CODE: usize = 200;
+/// Bytes of a program at most, as far as its `main` is looked for.
+const MAX_PROGRAM: u64 = 1 << 31;
 /// Bytes of the kernel's description of an address space in which that vector is looked for.
 const MAX_MM: usize = 4096;
 /// Arguments and variables of the environment of a program, at most.
@@ -23,14 +28,9 @@ const CS: usize = 1;
 const USER32_CS: u16 = 0x23;
 
 impl Debugger {
-    /// Goes to where the process that `name` selects has crashed, or else to `main`, which is
-    /// `main` from the entry point of the recorded program, or to the first instruction. Without a
-    /// name it is the first process that has crashed, or else the first.
-    pub(crate) fn open_process(
-        &mut self,
-        name: Option<&str>,
-        main: Option<u64>,
-    ) -> Result<(), Failure> {
+    /// Goes to where the process that `name` selects has crashed, or else to `main`, or to the first
+    /// instruction. Without a name it is the first process that has crashed, or else the first.
+    pub(crate) fn open_process(&mut self, name: Option<&str>) -> Result<(), Failure> {
         let processes = &self.replay.agent.processes;
         let process = processes.select(name).map_err(|error| anyhow!(error))?;
         let process = &process.clone();
@@ -47,9 +47,9 @@ impl Debugger {
         if let Some((thread, time)) = crash {
             return self.go_to_crash(thread, time);
         }
-        match main.filter(|_| process.is_recorded_program()) {
-            Some(main) => self.go_to_main(main),
-            None => Ok(()),
+        match process.has_program() {
+            true => self.go_to_main(),
+            false => Ok(()),
         }
     }
 
@@ -127,28 +127,83 @@ impl Debugger {
         Ok(())
     }
 
-    /// Goes to `main`, which is `distance` from the entry point.
-    fn go_to_main(&mut self, distance: u64) -> Result<(), Failure> {
-        let auxiliary = self.read_auxiliary().unwrap_or_default();
-        let mut pairs = auxiliary.chunks_exact(2 * self.word_size());
-        let entry = pairs.find_map(|pair| {
-            let (name, value) = pair.split_at_checked(self.word_size())?;
-            (number(name) == AT_ENTRY).then(|| number(value))
-        });
-        let (Some(entry), Some(space)) = (entry, self.space()) else {
+    /// Goes to `main`. The code at the entry point, which is the C library's, passes its address to
+    /// the first function that it calls, in RDI (`__libc_start_main`). A program without such code
+    /// stays at its first instruction.
+    fn go_to_main(&mut self) -> Result<(), Failure> {
+        if let (Some(entry), Some(space)) = (self.entry_point(), self.space())
+            && self.run_to(entry, space)?
+            && let Some(main) = self.passed_main(entry, space)?
+            && self.run_to(main, space)?
+        {
             return Ok(());
-        };
+        }
+        self.replay.seek(self.begin)
+    }
+
+    /// Runs to a breakpoint in the address space `space`. Returns whether it is reached.
+    fn run_to(&mut self, address: u64, space: u64) -> Result<bool, Failure> {
         let points = StopPoints {
             breakpoints: vec![Breakpoint {
-                address: entry.wrapping_add(distance),
+                address,
                 space: Some(space),
             }],
             ..StopPoints::default()
         };
-        if !matches!(self.replay.run(self.end, &points)?, Outcome::Stopped(_)) {
-            self.replay.seek(self.begin)?;
+        Ok(matches!(
+            self.replay.run(self.end, &points)?,
+            Outcome::Stopped(_)
+        ))
+    }
+
+    /// The address in RDI, if that is one of the program with this entry point, at the first call
+    /// from here on.
+    fn passed_main(&mut self, entry: u64, space: u64) -> Result<Option<u64>, Failure> {
+        for _ in 0..MAX_ENTRY_CODE {
+            let thread = self.tasks()?.in_user_mode();
+            let Some(thread) = thread.filter(|thread| thread.process == self.process) else {
+                let points = StopPoints {
+                    user_mode_of: Some(space),
+                    ..StopPoints::default()
+                };
+                self.replay.run(self.end, &points)?;
+                continue;
+            };
+            let Some(cpu) = self.replay.cpu() else {
+                return Ok(None);
+            };
+            if self.transfer_at(thread, cpu.rip) == Transfer::Call {
+                let state = cpu.state();
+                let passed = self.first_argument(&state, space);
+                let is_near = passed.abs_diff(entry) < MAX_PROGRAM && passed != entry;
+                return Ok(is_near.then_some(passed));
+            }
+            let next = self.replay.now() + 1;
+            self.replay.run(next, &StopPoints::default())?;
         }
-        Ok(())
+        Ok(None)
+    }
+
+    /// The first argument of a call that is about to be made.
+    fn first_argument(&self, state: &ArchState, space: u64) -> u64 {
+        if !self.is_32_bit {
+            return state.gpr[gpr::RDI];
+        }
+        let mut bytes = [0; 4];
+        if let Some(tasks) = self.replay.tasks() {
+            tasks.read(space, state.gpr[gpr::RSP], &mut bytes);
+        }
+        u32::from_le_bytes(bytes).into()
+    }
+
+    /// The entry point of the program.
+    pub(crate) fn entry_point(&self) -> Option<u64> {
+        let auxiliary = self.read_auxiliary()?;
+        let mut pairs = auxiliary.chunks_exact(2 * self.word_size());
+        pairs.find_map(|pair| {
+            let (name, value) = pair.split_at_checked(self.word_size())?;
+            (number(name) == AT_ENTRY).then(|| number(value))
+        })
     }
 
     /// Looks at the stack of the first process, whose program begins, for its auxiliary vector.

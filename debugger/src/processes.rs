@@ -1,6 +1,6 @@
 //! The processes of the recorded run, as the agent tells of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
@@ -62,9 +62,9 @@ impl Process {
         self.end.map(|(time, _)| time)
     }
 
-    /// Returns whether the process is the first one and executes the recorded program to its end.
-    pub(crate) fn is_recorded_program(&self) -> bool {
-        self.parent == 0 && self.execs <= 1
+    /// Returns whether the process begins with a program, and is no copy of its parent.
+    pub(crate) fn has_program(&self) -> bool {
+        self.parent == 0 || self.execs > 0
     }
 }
 
@@ -132,7 +132,8 @@ impl Processes {
         self.list.get_mut(*index)
     }
 
-    /// The process with the number or the name of a program that `wanted` is: of several, the first
+    /// The process with the number, of itself or of a thread, or the name of a program that `wanted`
+    /// is: of several, the first
     /// that failed. Without `wanted`, the first process that crashed, or else the first.
     ///
     /// # Errors
@@ -145,8 +146,13 @@ impl Processes {
             let first = crashes.first().copied().or(self.list.first());
             return first.ok_or_else(|| "the program of the recording has not started".into());
         };
-        let number = wanted.parse().ok();
-        let is_wanted = |process: &&Process| number == Some(process.id) || process.has_name(wanted);
+        let number: Option<u32> = wanted.parse().ok();
+        let of_thread = number.and_then(|number| self.list.get(*self.tasks.get(&number)?));
+        let is_wanted = |process: &&Process| {
+            number == Some(process.id)
+                || process.has_name(wanted)
+                || of_thread.is_some_and(|one| one == *process)
+        };
         let found = self.list.iter().filter(is_wanted);
         let found: Vec<&Process> = found.collect();
         let failed = found.iter().find(|process| process.has_failed());
@@ -161,6 +167,11 @@ impl Processes {
     /// The first process.
     pub(crate) fn first(&self) -> Option<&Process> {
         self.list.first()
+    }
+
+    /// The numbers of all tasks.
+    pub(crate) fn tasks(&self) -> BTreeSet<u32> {
+        self.tasks.keys().copied().collect()
     }
 
     /// The number of processes.
@@ -265,8 +276,9 @@ mod tests {
         assert_eq!(selected(Some("/usr/bin/cc")), Ok((32, 7)));
         assert_eq!(selected(Some("sh")), Ok((30, 2)));
         assert_eq!(selected(Some("34")), Ok((34, 11)));
-        let error = selected(Some("33")).unwrap_err();
-        assert!(error.contains("'33'") && error.contains("/usr/bin/cc"));
+        assert_eq!(selected(Some("33")), Ok((32, 7)), "its thread");
+        let error = selected(Some("35")).unwrap_err();
+        assert!(error.contains("'35'") && error.contains("/usr/bin/cc"));
         let shown = processes.show(Some((32, 4)));
         let marked: Vec<&str> = shown.lines().filter(|line| line.starts_with('*')).collect();
         assert_eq!(marked.len(), 1, "{shown}");

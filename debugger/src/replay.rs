@@ -8,6 +8,7 @@ use vbts_host::exit::Failure;
 use vbts_vmm::machine::{End, History, Machine};
 
 use crate::agent::Agent;
+use crate::departure::Departure;
 use crate::kept::SnapshotFiles;
 use crate::layout::Layout;
 use crate::tasks::Tasks;
@@ -15,8 +16,8 @@ use crate::tracer_stop::TracerStop;
 
 /// Bytes of `siginfo_t`.
 const SIGINFO_SIZE: usize = 128;
-/// Events of a run behind which signals are not noted any more.
-const MAX_SIGNALS: usize = 1 << 20;
+/// Events of a run behind which signals and forks are not noted any more.
+const MAX_EVENTS: usize = 1 << 20;
 /// Virtual time in ns between two reports of progress.
 const PROGRESS_INTERVAL: u64 = 50_000_000;
 /// Number of the system call `exit_group`.
@@ -35,6 +36,10 @@ pub(crate) struct TaskEvent {
 pub(crate) enum EventKind {
     /// The thread gets a signal: its number, and its `siginfo_t`.
     Signal(u8, Vec<u8>),
+    /// It has made a process with this number.
+    Fork(u32),
+    /// It has made a process with this number, for which it waits.
+    Vfork(u32),
     /// It executes another program.
     Exec,
     /// It is about to exit, in a call of `exit_group` or in another way.
@@ -64,6 +69,8 @@ pub(crate) struct Replay {
     pub is_loaded: bool,
     /// The processor that does not stop at the breakpoint at which it is when the next run begins.
     leaves: Option<usize>,
+    /// The program was changed, and has another future than the recorded one.
+    pub departure: Option<Departure>,
 }
 
 impl Replay {
@@ -93,6 +100,7 @@ impl Replay {
             failure: None,
             is_loaded: false,
             leaves: None,
+            departure: None,
         };
         replay.machine.enter_sandbox()?;
         if let Some(files) = kept
@@ -152,14 +160,16 @@ impl Replay {
                 bytes.resize(SIGINFO_SIZE, 0);
                 EventKind::Signal(signal, bytes)
             }
+            Some(TracerStop::Fork(child)) => EventKind::Fork(child),
+            Some(TracerStop::Vfork(child)) => EventKind::Vfork(child),
             Some(TracerStop::Exec) => EventKind::Exec,
             Some(TracerStop::Exit(_)) => EventKind::Exit {
                 of_process: tasks.current_call() == Some(EXIT_GROUP),
             },
             None => return,
         };
-        let is_signal = matches!(kind, EventKind::Signal(..));
-        if is_signal && self.events.len() >= MAX_SIGNALS {
+        let is_needed = matches!(kind, EventKind::Exec | EventKind::Exit { .. });
+        if !is_needed && self.events.len() >= MAX_EVENTS {
             return;
         }
         if let Some(thread) = thread {
@@ -212,7 +222,7 @@ impl Replay {
         points: &StopPoints,
         processor: Option<usize>,
     ) -> Result<Outcome, Failure> {
-        if self.now() >= self.end {
+        if self.is_at_end() {
             return Ok(Outcome::Ended);
         }
         if self.points.as_ref() != Some(points) {
@@ -227,13 +237,17 @@ impl Replay {
             .history
             .run_until(&mut self.machine, until, &mut self.agent);
         self.machine.set_step(None);
-        // A guest that crashed has reached its end, too.
-        let ended = match ended {
-            Err(Failure::Guest { .. }) => {
+        let ended = match (ended, &mut self.departure) {
+            (Err(failure), Some(departure)) => {
+                departure.end = Some(failure.to_string());
+                return Ok(Outcome::Ended);
+            }
+            // A guest that crashed has reached its end, too.
+            (Err(Failure::Guest { .. }), None) => {
                 self.failure.get_or_insert(self.machine.now());
                 return Ok(Outcome::Ended);
             }
-            ended => ended?,
+            (ended, _) => ended?,
         };
         Ok(match ended {
             Some(End::Stop) => {
@@ -265,7 +279,10 @@ impl Replay {
 
     /// Goes to virtual time `time` in ns, or to the next one at which the machine is if it is idle
     /// then.
+    ///
+    /// What the program does after a change of it is dropped.
     pub(crate) fn seek(&mut self, time: u64) -> Result<(), Failure> {
+        self.end_departure();
         self.machine.set_stop_points(&StopPoints::default());
         self.points = None;
         match self.history.seek(&mut self.machine, time, &mut self.agent) {
@@ -274,6 +291,21 @@ impl Replay {
         }
         self.leaves = self.machine.current_processor().map(|(number, _)| number);
         Ok(())
+    }
+
+    /// The address of the kernel's function in which a task waits for its tracer.
+    pub(crate) fn ptrace_stop(&self) -> u64 {
+        self.layout.as_ref().map_or(0, |layout| layout.ptrace_stop)
+    }
+
+    /// The addresses at which the kernel begins and ends a system call, if they are known.
+    pub(crate) fn system_call(&self) -> Option<[u64; 2]> {
+        self.layout.as_ref()?.system_call
+    }
+
+    /// The address of the page of zeros that programs share.
+    pub(crate) fn zero_page(&self) -> u64 {
+        self.layout.as_ref().map_or(0, |layout| layout.zero_page)
     }
 
     /// The probe that notes in a log which task the kernel executes.

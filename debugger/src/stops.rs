@@ -3,6 +3,7 @@
 use vbts_cpu::{Breakpoint, StopCause, StopPoints, WatchKind, Watchpoint};
 use vbts_gdb::{Stop, StopPoint, StopReason, ThreadId, WatchAccess};
 
+use crate::branches::is_kernel;
 use crate::debugger::Debugger;
 
 impl Debugger {
@@ -17,6 +18,7 @@ impl Debugger {
         };
         let mut points = StopPoints {
             user_mode_of: space.filter(|_| with_user_mode),
+            breakpoints: space.map_or_else(Vec::new, |space| self.call_breakpoints(space)),
             ..StopPoints::default()
         };
         for point in &self.points {
@@ -31,7 +33,10 @@ impl Debugger {
                 } => points.watchpoints.push(Watchpoint {
                     address,
                     len: length,
-                    kind: kind(access),
+                    kind: match self.writes_alone {
+                        true if access == WatchAccess::ReadWrite => WatchKind::Write,
+                        _ => kind(access),
+                    },
                     space,
                 }),
             }
@@ -73,6 +78,9 @@ impl Debugger {
 
     fn reason(&self, cause: &StopCause) -> Option<StopReason> {
         match *cause {
+            StopCause::Breakpoint { address } if !self.is_kernel_view && is_kernel(address) => {
+                self.caught_call(address)
+            }
             StopCause::Breakpoint { address } => {
                 let is_hardware = self
                     .points
@@ -84,6 +92,7 @@ impl Debugger {
             }
             StopCause::Watchpoint { watchpoint, .. } => Some(StopReason::Watchpoint {
                 access: match watchpoint.kind {
+                    WatchKind::Write if self.writes_alone => WatchAccess::ReadWrite,
                     WatchKind::Write => WatchAccess::Write,
                     WatchKind::Read => WatchAccess::Read,
                     WatchKind::Access => WatchAccess::ReadWrite,

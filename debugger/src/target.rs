@@ -2,7 +2,8 @@
 
 use vbts_gdb::{
     BranchHistory, Capabilities, Condition, Direction, RegisterLayout, Registers, Result,
-    Resumption, Stop, StopPoint, StopReason, Target, TargetError, TargetFile, ThreadId, ThreadInfo,
+    Resumption, Stop, StopPoint, StopReason, SyscallFilter, Target, TargetError, TargetFile,
+    ThreadId, ThreadInfo,
 };
 use vbts_host::exit::Failure;
 
@@ -25,12 +26,9 @@ const MAX_STOP_POINTS: usize = 4096;
 /// Length in bytes of a watchpoint at most.
 const MAX_WATCHED: u64 = 1 << 20;
 
-/// A recording stays as it is.
-fn unchangeable() -> TargetError {
-    TargetError::Refused(
-        "a recording cannot be changed: its registers and memory are those of the recorded run"
-            .into(),
-    )
+/// What is known of the recorded run alone.
+pub(crate) fn unrecorded() -> TargetError {
+    TargetError::Refused("the program was changed, and what it does is not recorded".into())
 }
 
 impl Target for Debugger {
@@ -41,6 +39,9 @@ impl Target for Debugger {
             return capabilities;
         }
         capabilities |= Capabilities::PASS_SIGNALS | Capabilities::SIGNAL_INFORMATION;
+        capabilities |= Capabilities::PROCESS_EVENTS;
+        let has_calls = self.replay.system_call().is_some();
+        capabilities.set(Capabilities::CATCH_SYSCALLS, has_calls);
         capabilities.set(Capabilities::AUXILIARY_VECTOR, self.auxiliary.is_some());
         let has_path = self.executable_path().is_some();
         capabilities.set(Capabilities::EXECUTABLE, has_path);
@@ -62,7 +63,15 @@ impl Target for Debugger {
         if self.has_detached {
             return Ok(Vec::new());
         }
-        Ok(self.thread_list())
+        let mut threads = self.thread_list();
+        // The client removes its breakpoints from the child, and detaches from it.
+        threads.extend(self.forked.map(|id| ThreadInfo {
+            id,
+            name: String::new(),
+            processor: None,
+            state: String::new(),
+        }));
+        Ok(threads)
     }
 
     fn current_stop(&mut self) -> Result<Stop> {
@@ -73,8 +82,8 @@ impl Target for Debugger {
         self.registers_of(thread).ok_or(TargetError::Errno(ESRCH))
     }
 
-    fn write_registers(&mut self, _thread: ThreadId, _registers: &Registers) -> Result<()> {
-        Err(unchangeable())
+    fn write_registers(&mut self, thread: ThreadId, registers: &Registers) -> Result<()> {
+        self.change_registers(thread, registers)
     }
 
     fn read_memory(&mut self, thread: ThreadId, address: u64, buffer: &mut [u8]) -> Result<usize> {
@@ -84,12 +93,13 @@ impl Target for Debugger {
         }
     }
 
-    fn write_memory(&mut self, _thread: ThreadId, _address: u64, _bytes: &[u8]) -> Result<()> {
-        Err(unchangeable())
+    fn write_memory(&mut self, _thread: ThreadId, address: u64, bytes: &[u8]) -> Result<()> {
+        self.change_memory(address, bytes)
     }
 
-    fn add_stop_point(&mut self, _process: u32, point: StopPoint) -> Result<()> {
-        if self.points.contains(&point) {
+    fn add_stop_point(&mut self, process: u32, point: StopPoint) -> Result<()> {
+        // The child of a fork has those of its parent for the client.
+        if self.points.contains(&point) || process != self.process {
             return Ok(());
         }
         let is_too_long = matches!(point, StopPoint::Watchpoint { length, .. }
@@ -103,7 +113,10 @@ impl Target for Debugger {
         Ok(())
     }
 
-    fn remove_stop_point(&mut self, _process: u32, point: StopPoint) -> Result<()> {
+    fn remove_stop_point(&mut self, process: u32, point: StopPoint) -> Result<()> {
+        if process != self.process {
+            return Ok(());
+        }
         self.points.retain(|other| *other != point);
         let points = &self.points;
         self.conditions
@@ -128,6 +141,11 @@ impl Target for Debugger {
         Ok(())
     }
 
+    fn catch_syscalls(&mut self, _process: u32, filter: SyscallFilter) -> Result<()> {
+        self.caught_calls = filter;
+        Ok(())
+    }
+
     fn pass_signals(&mut self, signals: u64) -> Result<()> {
         self.passed_signals = signals;
         Ok(())
@@ -143,10 +161,17 @@ impl Target for Debugger {
         self.interrupted = None;
         let stopped = self.processor_of(self.stop.thread);
         self.replay.leave_breakpoint(stopped);
+        if resumption.direction == Direction::Forward {
+            self.resume_departed(&resumption.threads);
+        }
         Ok(())
     }
 
     fn run(&mut self, console: &mut Vec<u8>) -> Result<Option<Stop>> {
+        if let Some(stop) = self.end_of_vfork() {
+            self.stop = stop.clone();
+            return Ok(Some(stop));
+        }
         let direction = self
             .resumption
             .as_ref()
@@ -163,6 +188,10 @@ impl Target for Debugger {
         if let Some(stop) = &stop {
             self.stop = stop.clone();
             self.resumption = None;
+            self.forked = match stop.reason {
+                StopReason::Fork { child } | StopReason::Vfork { child } => Some(child),
+                _ => None,
+            };
         }
         Ok(stop)
     }
@@ -176,18 +205,22 @@ impl Target for Debugger {
         Ok(self.stop.clone())
     }
 
-    fn detach(&mut self, _process: Option<u32>) -> Result<()> {
-        self.has_detached = true;
+    /// The client also detaches from the child of a fork, which it does not debug.
+    fn detach(&mut self, process: Option<u32>) -> Result<()> {
+        self.has_detached |= process.is_none_or(|process| process == self.process);
+        self.forked = self.forked.filter(|child| Some(child.process) != process);
         Ok(())
     }
 
-    fn kill(&mut self, _process: Option<u32>) -> Result<()> {
-        self.has_detached = true;
-        Ok(())
+    fn kill(&mut self, process: Option<u32>) -> Result<()> {
+        self.detach(process)
     }
 
     fn monitor(&mut self, thread: ThreadId, command: &str, output: &mut Vec<u8>) -> Result<()> {
-        self.command(thread, command, output)
+        let done = self.command(thread, command, output);
+        // What is to be shown came first.
+        output.splice(..0, self.replay.agent.output.drain(..));
+        done
     }
 
     fn auxiliary_vector(&mut self, _process: u32) -> Result<Vec<u8>> {
@@ -209,6 +242,9 @@ impl Target for Debugger {
         since: Option<u64>,
         limit: usize,
     ) -> Result<BranchHistory> {
+        if self.replay.departure.is_some() {
+            return Err(unrecorded());
+        }
         let position = self.replay.now();
         if since.is_some_and(|since| since > position) {
             return Err(TargetError::Refused(
@@ -247,6 +283,9 @@ impl Target for Debugger {
     }
 
     fn signal_information(&mut self, thread: ThreadId) -> Result<Vec<u8>> {
+        if self.replay.departure.is_some() {
+            return Err(unrecorded());
+        }
         let now = self.replay.now();
         let mut events = self.replay.events.iter();
         let found = events.find_map(|event| match &event.kind {

@@ -11,7 +11,7 @@ use crate::view::by_pages;
 /// Size in bytes of a stack of a task in the kernel (`THREAD_SIZE`).
 const STACK_SIZE: u64 = 16 << 10;
 /// Words of `struct pt_regs`, which an entry from a program saves at the top of that stack.
-const FRAME_WORDS: usize = 21;
+pub(crate) const FRAME_WORDS: usize = 21;
 /// The longest list of tasks that is followed.
 const MAX_TASKS: usize = 1 << 16;
 /// Bytes of `struct task_struct` in which the state of the vector registers is looked for.
@@ -210,14 +210,51 @@ impl<'a> Tasks<'a> {
         })
     }
 
-    fn frame(&self, task: Task) -> Option<Frame> {
+    fn frame_address(&self, task: Task) -> Option<u64> {
         let stack = self.word(task.0.wrapping_add(self.layout.stack))?;
-        let at = stack.wrapping_add(STACK_SIZE - 8 * FRAME_WORDS as u64);
+        Some(stack.wrapping_add(STACK_SIZE - 8 * FRAME_WORDS as u64))
+    }
+
+    fn frame(&self, task: Task) -> Option<Frame> {
+        let at = self.frame_address(task)?;
         let mut words = [0; FRAME_WORDS];
         for (n, word) in words.iter_mut().enumerate() {
             *word = self.word(at.wrapping_add(8 * n as u64))?;
         }
         Some(Frame(words))
+    }
+
+    /// The address of the frame of a task, and its words with the general registers, RIP and flags
+    /// of `registers`.
+    pub(crate) fn frame_with(
+        &self,
+        task: Task,
+        registers: &Registers,
+    ) -> Option<(u64, [u64; FRAME_WORDS])> {
+        let mut words = self.frame(task)?.0;
+        let [
+            rax,
+            rcx,
+            rdx,
+            rbx,
+            rsp,
+            rbp,
+            rsi,
+            rdi,
+            r8,
+            r9,
+            r10,
+            r11,
+            r12,
+            r13,
+            r14,
+            r15,
+        ] = registers.general;
+        words[..15].copy_from_slice(&[
+            r15, r14, r13, r12, rbp, rbx, r11, r10, r9, r8, rax, rcx, rdx, rsi, rdi,
+        ]);
+        (words[16], words[18], words[19]) = (registers.rip, registers.rflags, rsp);
+        Some((self.frame_address(task)?, words))
     }
 
     /// The number of the system call in which the current task is.

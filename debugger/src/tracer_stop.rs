@@ -9,7 +9,9 @@ use crate::tasks::Tasks;
 /// Bytes of the kernel's form of `siginfo_t`.
 const SIGNAL_INFO: usize = 48;
 
-/// Linux's `PTRACE_EVENT_EXEC` and `PTRACE_EVENT_EXIT`, and the signal that all events have.
+/// Linux's `PTRACE_EVENT_FORK` and so on, and the signal that all events have.
+const EVENT_FORK: u64 = 1;
+const EVENT_VFORK: u64 = 2;
 const EVENT_EXEC: u64 = 4;
 const EVENT_EXIT: u64 = 6;
 const SIGTRAP: u64 = 5;
@@ -19,6 +21,10 @@ const SIGTRAP: u64 = 5;
 pub(crate) enum TracerStop {
     /// The task gets a signal: its number, and the kernel's form of its `siginfo_t`.
     Signal(u8, [u8; SIGNAL_INFO]),
+    /// The task has made a process with this number by fork.
+    Fork(u32),
+    /// By vfork, or by another call that lets the task wait for the process.
+    Vfork(u32),
     /// The task executes another program.
     Exec,
     /// The task is about to exit, with this wait status.
@@ -39,6 +45,8 @@ impl TracerStop {
                 tasks.read_kernel(info, &mut bytes);
                 Some(Self::Signal(signal as u8, bytes))
             }
+            (EVENT_FORK, SIGTRAP) => Some(Self::Fork(message as u32)),
+            (EVENT_VFORK, SIGTRAP) => Some(Self::Vfork(message as u32)),
             (EVENT_EXEC, SIGTRAP) => Some(Self::Exec),
             (EVENT_EXIT, SIGTRAP) => Some(Self::Exit(message)),
             _ => None,

@@ -13,8 +13,6 @@ pub enum View<'a> {
         /// Its number, or the name of its program. `None`: the first one that crashed, or else the
         /// first.
         process: Option<&'a str>,
-        /// The distance of `main` from the entry point of the recorded program, if it is known.
-        main: Option<u64>,
     },
     /// All that the processors execute, which are the threads.
     Kernel,

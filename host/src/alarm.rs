@@ -12,7 +12,7 @@ use signal_hook::SigId;
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGWINCH};
 use vbts_cpu::Signals;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
-use vmm_sys_util::signal::{block_signal, unblock_signal};
+use vmm_sys_util::signal::{block_signal, clear_signal, unblock_signal};
 
 use super::watchdog::{LastResort, Rescue, Watchdog, WatchedProcessor};
 
@@ -31,6 +31,12 @@ impl HeldSignals {
             .into_iter()
             .filter(|signal| block_signal(*signal).is_ok());
         Self(held.collect())
+    }
+
+    /// Forgets that `signal` has arrived, if it has: it was for another process of the group.
+    pub fn forget(&self, signal: i32) {
+        // It fails for a signal that does not exist.
+        let _ = clear_signal(signal);
     }
 }
 

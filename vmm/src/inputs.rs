@@ -6,8 +6,10 @@
 //! | `recorder` | writes a recording |
 //! | `excluded` | files whose contents are not recorded |
 //! | `player` | takes the inputs out of a recording, and compares the run with it |
+//! | `departed` | inputs for a replay that was changed |
 //! | `service` | a 9P server behind a recording |
 
+mod departed;
 mod excluded;
 mod player;
 mod recorder;
@@ -51,6 +53,12 @@ pub enum InputError {
         /// The event of the recorded run.
         expected: String,
         /// The event of this run.
+        found: String,
+    },
+    /// A replay that was changed needs an input that is not the next one of the recording.
+    #[error("the changed program asks the host for what the recording does not have: {found}")]
+    Unknown {
+        /// The request.
         found: String,
     },
 }
@@ -298,6 +306,15 @@ impl Inputs {
             Log::Player(player) => player.keep().map_err(|error| Failure::Error(error.into())),
             Log::Recorder(_) => Err(anyhow!("a run that is recorded cannot go back").into()),
         }
+    }
+
+    /// Has a replay that is going to be changed not be compared with the recording, until
+    /// [`Self::restore`].
+    pub(crate) fn leave(&self) {
+        self.play(|player, _| {
+            player.leave();
+            Ok(())
+        });
     }
 
     /// The position of a replay; `None` if the run is none.

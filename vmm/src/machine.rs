@@ -5,6 +5,7 @@
 //! | `virtual_time` | retired instructions: one thread runs all processors in turn, and two runs are the same |
 //! | `host_time` | the host's clock, as always on KVM: one thread per processor; `idle` detects that all are halted |
 
+mod changes;
 mod history;
 mod host_time;
 mod idle;

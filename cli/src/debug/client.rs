@@ -178,6 +178,7 @@ fn start_gdb(
     // It ends with the connection. One to which gdb has not connected does not.
     let _ = kill_process(server, Signal::TERM);
     let served = waitpid(Some(server), WaitOptions::empty());
+    held.forget(Signal::INT.as_raw());
     drop(held);
     let failed = match served {
         Ok(Some((_, status))) => status.exit_status().filter(|status| *status != 0),

@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 use anyhow::anyhow;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use vbts_debugger::{Debugger, Parts, View, distance_of_main};
+use vbts_debugger::{Debugger, Parts, View};
 use vbts_gdb::Connection;
 use vbts_host::exit::{Failure, say};
 use vbts_host::{Alarm, Event};
 
-use super::client::{Connecting, find};
+use super::client::Connecting;
 use super::{DebugArgs, snapshots};
 use crate::progress::progress;
 use crate::recording::OldRecording;
@@ -96,7 +96,6 @@ pub(super) fn serve(args: &DebugArgs, file: &Path, client: Connecting) -> Result
         true => View::Kernel,
         false => View::Program {
             process: args.process.as_deref(),
-            main: main_of(&recording),
         },
     };
     let ObservedMachine {
@@ -138,14 +137,4 @@ pub(super) fn serve(args: &DebugArgs, file: &Path, client: Connecting) -> Result
         Some(Event::Signal(signal)) => Err(Failure::Signal(signal)),
         _ => served.map(|_| 0),
     }
-}
-
-/// The distance of `main` from the entry point of the program of `recording`, if its file is here.
-fn main_of(recording: &OldRecording) -> Option<u64> {
-    let program = Path::new(&recording.facts.program);
-    let path = match program.components().count() {
-        1 => find(program.as_os_str(), "").ok()?,
-        _ => Path::new(&recording.directory).join(program),
-    };
-    distance_of_main(&std::fs::read(path).ok()?)
 }

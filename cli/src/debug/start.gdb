@@ -85,10 +85,5 @@ document records
 Show the last branches of the thread: records [N].
 end
 
-# A recording stays as it is. Without these, GDB says of a write that it cannot access memory.
-set may-write-registers off
-set may-write-memory off
-set may-call-functions off
-
 target remote SOCKET
 set remotetimeout 600

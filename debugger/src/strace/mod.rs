@@ -155,9 +155,9 @@ impl SystemCallTrace {
         let symbols = Kernel::parse(kernel);
         let symbol = |name: &str| symbols.as_ref()?.symbol(name);
         let begin_exec = symbol("begin_new_exec").unwrap_or(0);
-        let known = Layout::of(kernel)
-            .zip(symbol("do_syscall_64").zip(symbol("syscall_exit_to_user_mode")));
-        let Some((layout, (entry, exit))) = known else {
+        let layout = Layout::of(kernel);
+        let known = layout.and_then(|layout| Some((layout, layout.system_call?)));
+        let Some((layout, [entry, exit])) = known else {
             let message = "the kernel of the recording is laid out in an unknown way";
             return Err(anyhow!(message).into());
         };
@@ -326,7 +326,7 @@ fn at_tracer_stop(stop: TracerStop) -> Option<Happening> {
             0 => Ok((status >> 8) as u8),
             signal => Err(signal_name(signal as i32)),
         })),
-        TracerStop::Exec => None,
+        TracerStop::Fork(_) | TracerStop::Vfork(_) | TracerStop::Exec => None,
     }
 }
 

@@ -17,13 +17,15 @@ const MAX_TIME: u64 = 1 << 63;
 pub(super) struct Player {
     reader: Reader<BufReader<File>>,
     /// The next item; `None` at the end of the file.
-    next: Option<Item<'static>>,
+    pub(super) next: Option<Item<'static>>,
     /// The place of that item.
     place: Position,
     /// The time of the last item, in ns.
     last: u64,
     /// The error at which the recording ends, if it is damaged.
     damage: Option<vbts_recording::Error>,
+    /// The run was changed: see [`super::departed`].
+    has_departed: bool,
 }
 
 /// The position of a [`Player`].
@@ -43,13 +45,14 @@ impl Player {
             next: None,
             last: 0,
             damage: None,
+            has_departed: false,
         };
         player.advance();
         player
     }
 
     /// Takes the next item. A file that was cut off or is damaged is replayed up to there.
-    fn advance(&mut self) -> Option<Item<'static>> {
+    pub(super) fn advance(&mut self) -> Option<Item<'static>> {
         let taken = self.next.take();
         self.last = taken.as_ref().and_then(Item::time).unwrap_or(self.last);
         self.read_next();
@@ -72,6 +75,11 @@ impl Player {
         self.reader.keep().map_err(InputError::Read)
     }
 
+    /// Compares the run with the recording no more.
+    pub(super) fn leave(&mut self) {
+        self.has_departed = true;
+    }
+
     /// The position in the recording.
     pub(super) fn state(&self) -> PlayerState {
         PlayerState {
@@ -84,6 +92,7 @@ impl Player {
     pub(super) fn restore(&mut self, state: &PlayerState) -> Result<(), InputError> {
         self.reader.seek(state.place).map_err(InputError::Read)?;
         (self.next, self.damage, self.last) = (None, None, state.last);
+        self.has_departed = false;
         self.read_next();
         Ok(())
     }
@@ -95,6 +104,9 @@ impl Player {
         time: u64,
         request: &[u8],
     ) -> Result<Option<Vec<u8>>, InputError> {
+        if self.has_departed {
+            return self.due_reply(server, request);
+        }
         let found = Request::new(request);
         match &self.next {
             None | Some(Item::End { host: Some(_), .. } | Item::Excluded { .. }) => {
@@ -119,6 +131,9 @@ impl Player {
 
     /// The end of a wait that began at `now`, if there was one.
     pub(super) fn wait(&mut self, now: u64) -> Option<u64> {
+        if self.has_departed {
+            return self.due_wait(now);
+        }
         match self.next {
             Some(Item::Wait { time, until }) if time == now && (now..MAX_TIME).contains(&until) => {
                 self.advance();
@@ -130,6 +145,9 @@ impl Player {
 
     /// The next bytes for the guest, if it gets some at `place`.
     pub(super) fn input(&mut self, place: Place) -> Result<Option<Vec<u8>>, InputError> {
+        if self.has_departed {
+            return Ok(self.due_input(place.time));
+        }
         let Some(Item::Input { time, exit, .. }) = &self.next else {
             return Ok(None);
         };
@@ -157,6 +175,10 @@ impl Player {
         progress: impl FnOnce() -> Progress,
         output: impl FnOnce() -> u32,
     ) -> Result<(), InputError> {
+        if self.has_departed {
+            self.pass_until(now);
+            return Ok(());
+        }
         let Some(Item::Mark {
             time,
             instructions,

@@ -215,12 +215,15 @@ impl History {
         self.pages.size() + snapshots.sum::<usize>()
     }
 
-    /// Notes that the machine was changed, as by a debugger that writes to memory: it leaves the
-    /// replay, and no snapshots are taken until [`Self::seek`] puts it back.
+    /// Notes that the machine is going to be changed, as by a debugger that writes to memory: it
+    /// leaves the replay, and no snapshots are taken until [`Self::seek`] puts it back.
     ///
-    /// A replay that has left compares the guest with the recording all the same.
-    pub fn leave(&mut self) {
+    /// A replay that has left is not compared with the recording, but gets inputs from there: the
+    /// replies to the same requests in the same order. Another request is an error
+    /// ([`InputError::Unknown`](crate::inputs::InputError::Unknown)).
+    pub fn leave(&mut self, machine: &Machine) {
         self.has_left = true;
+        machine.inputs.leave();
     }
 
     /// Returns whether the machine was changed since the last [`Self::seek`].

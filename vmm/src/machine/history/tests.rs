@@ -188,10 +188,13 @@ fn what_a_debugger_changes_is_dropped() {
         .run_until(&mut machine, 9000, &mut observer)
         .unwrap();
     history.seek(&mut machine, 2000, &mut observer).unwrap();
-    history.leave();
-    let gpa = vm_memory::GuestAddress(EXTENDED_MEMORY);
-    vm_memory::Bytes::write_slice(&machine.memory, &[0xF4; 4096], gpa).unwrap();
-    machine.vcpus[0].soft_mut().cpu.rip += 1;
+    history.leave(&machine);
+    machine
+        .write_memory(EXTENDED_MEMORY, &[0xF4; 4096])
+        .unwrap();
+    let mut state = machine.current_processor().unwrap().1.state();
+    state.rip += 1;
+    machine.set_current_state(&state);
     history
         .run_until(&mut machine, 3000, &mut observer)
         .unwrap_err();
