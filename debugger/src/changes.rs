@@ -244,7 +244,7 @@ impl Debugger {
         self.write_frame(task, new).map_err(fatal)
     }
 
-    /// Writes the general registers, RIP and flags that a task has saved when it entered the kernel.
+    /// Writes the general registers, RIP and flags of a task where its entry has saved them.
     fn write_frame(
         &mut self,
         task: Task,

@@ -28,8 +28,9 @@ const CS: usize = 1;
 const USER32_CS: u16 = 0x23;
 
 impl Debugger {
-    /// Goes to where the process that `name` selects has crashed, or else to `main`, or to the first
-    /// instruction. Without a name it is the first process that has crashed, or else the first.
+    /// Goes to where the process that `name` selects has crashed, or else to `main`, or to the
+    /// first instruction. Without a name it is the first process that has crashed, or else the
+    /// first.
     pub(crate) fn open_process(&mut self, name: Option<&str>) -> Result<(), Failure> {
         let processes = &self.replay.agent.processes;
         let process = processes.select(name).map_err(|error| anyhow!(error))?;

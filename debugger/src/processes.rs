@@ -132,9 +132,9 @@ impl Processes {
         self.list.get_mut(*index)
     }
 
-    /// The process with the number, of itself or of a thread, or the name of a program that `wanted`
-    /// is: of several, the first
-    /// that failed. Without `wanted`, the first process that crashed, or else the first.
+    /// The process with the number, or that of one of its threads, or with the name of a program
+    /// that `wanted` is: of several, the first that failed. Without `wanted`, the first process
+    /// that crashed, or else the first.
     ///
     /// # Errors
     /// There is none. The text has a list of all.

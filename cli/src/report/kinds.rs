@@ -9,15 +9,16 @@ use vbts_host::output::Output;
 use super::ReportArgs;
 use super::analysis::{counted, diff, limit, of_function, of_module, perf, timeline, watched};
 use super::branches::{Shown, show};
-use super::{build_ids, inputs, strace, values};
+use super::{build_ids, inputs, strace, values, writes};
 use crate::options::{name_of, one_of};
 
 /// The report of a recording that needs no replay.
 const INPUTS: &str = "inputs";
 /// The report of a recording whose replay is observed.
 const STRACE: &str = "strace";
-/// The report of a recording that gdb makes.
+/// The reports of a recording that gdb makes.
 const PRINT: &str = "print";
+const WRITES: &str = "writes";
 /// Number of branches that `tail` shows without `--steps`.
 const STEPS: usize = 20;
 /// Percentage of the instructions that a subtree of `calls` has at least, without `--least`.
@@ -44,7 +45,7 @@ impl Kind {
 
     /// Returns whether it has an expression before its file.
     pub(crate) fn has_expression(&self) -> bool {
-        self.name == PRINT
+        [PRINT, WRITES].contains(&self.name)
     }
 }
 
@@ -115,7 +116,7 @@ impl Opt {
 }
 
 /// Reports that people read on a terminal. The others are for programs, or have many branches.
-const FOR_PEOPLE: [&str; 13] = [
+const FOR_PEOPLE: [&str; 14] = [
     "assembly",
     "calls",
     "diff",
@@ -129,6 +130,7 @@ const FOR_PEOPLE: [&str; 13] = [
     "tasks",
     "trace",
     "where",
+    "writes",
 ];
 
 impl Kind {
@@ -153,7 +155,7 @@ const fn row(
 }
 
 #[rustfmt::skip]
-static KINDS: [Kind; 32] = [
+static KINDS: [Kind; 33] = [
     row("text", "For people: one line a branch, with functions and source lines", &[Processor, Sched],
         |args, output| show(Shown::Text, args, output)),
     row("json", "One JSON object a line", &[Processor, Sched],
@@ -218,6 +220,8 @@ static KINDS: [Kind; 32] = [
         inputs::show),
     row(PRINT, "Values of expressions each time that a place of a recorded program is reached", &[At, Json, Limit, Other],
         values::print),
+    row(WRITES, "Each write to a variable of a recorded program, with the values before and after it", &[Json, Limit, Other],
+        writes::show),
 ];
 
 /// Functions, or what they are in, with their counts.

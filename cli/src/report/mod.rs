@@ -9,7 +9,8 @@
 //! | `build_ids`, `debuginfod` | which files were executed; their debugging information |
 //! | `inputs` | what a recording contains |
 //! | `strace` | system calls of a recording |
-//! | `values` | values of expressions in a recorded program |
+//! | `gdb_rows` | reports of a recorded program that gdb makes |
+//! | `values`, `writes` | values of expressions; writes to a variable |
 //! | `process` | the process that makes the report |
 //! | `request` | a report as `vbts trace --report` asks for it |
 
@@ -18,6 +19,7 @@ mod branches;
 mod build_ids;
 mod debuginfod;
 mod files;
+mod gdb_rows;
 mod inputs;
 mod kernel;
 mod kinds;
@@ -27,6 +29,7 @@ mod request;
 mod strace;
 mod tasks;
 mod values;
+mod writes;
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -71,10 +74,10 @@ pub(crate) struct ReportArgs {
     /// A trace of `vbts trace --output FILE.btrace` or of `vbts run --record FILE`, or a recording
     /// of `vbts record`, which is replayed the first time
     pub file: PathBuf,
-    /// diff: the trace to compare with. print: the recording, whose expression is in the
+    /// diff: the trace to compare with. print, writes: the recording, whose expression is in the
     /// place of FILE
     pub other: Option<PathBuf>,
-    /// The expressions of print.
+    /// The expressions of print, or the variable of writes.
     #[arg(skip)]
     pub expression: Option<OsString>,
     /// print: where to evaluate expressions: FILE:LINE, a function, or *ADDRESS, also with 'if
@@ -131,8 +134,8 @@ pub(crate) struct ReportArgs {
     /// The symbols of the guest kernel as text: System.map, or a copy of the guest's /proc/kallsyms
     #[arg(long, value_name = "FILE", conflicts_with = "kernel")]
     pub system_map: Option<PathBuf>,
-    /// functions, modules, files, tasks, diff, print: at most N rows; assembly: N functions
-    /// (default: 100)
+    /// functions, modules, files, tasks, diff, print, writes: at most N rows; assembly: N
+    /// functions (default: 100)
     #[arg(long, value_name = "N")]
     pub limit: Option<usize>,
     /// functions, modules, files, tasks: what to sort by (default: instructions)
@@ -171,8 +174,8 @@ pub(crate) struct ReportArgs {
     /// generics
     #[arg(long)]
     pub short_names: bool,
-    /// functions, modules, files, tasks, calls, syscalls, strace, inputs, print: one JSON object a
-    /// line; stat: one object
+    /// functions, modules, files, tasks, calls, syscalls, strace, inputs, print, writes: one JSON
+    /// object a line; stat: one object
     #[arg(long)]
     pub json: bool,
 }

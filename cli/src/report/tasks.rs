@@ -1,6 +1,7 @@
 //! The tasks that `--task` selects.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::io::{Read, Seek};
 use std::str::FromStr;
 
@@ -31,6 +32,15 @@ impl FromStr for TaskPattern {
             Err(_) => Pattern::new(text)
                 .map(Self::Name)
                 .map_err(|error| format!("neither a thread ID nor a name: {error}")),
+        }
+    }
+}
+
+impl fmt::Display for TaskPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Id(id) => id.fmt(f),
+            Self::Name(pattern) => pattern.fmt(f),
         }
     }
 }

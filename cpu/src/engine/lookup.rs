@@ -74,7 +74,7 @@ impl SoftCpu {
         })
     }
 
-    /// Replaces the block at RIP by one of `most` bytes at most. Returns its length, if there is one.
+    /// Replaces the block at RIP by a shorter one, of `most` bytes at most. Returns its length.
     fn shorten(&mut self, hit: &Hit, most: u64) -> Option<u64> {
         let block = decode_block(&self.cpu, hit, MAX_BLOCK, most as usize)?;
         let (len, size) = (block.len(), self.cpu.code_size);
