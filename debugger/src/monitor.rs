@@ -71,6 +71,13 @@ impl Debugger {
                 }
             }
             ["time-of", number] => self.say_time_of(number, output)?,
+            // By an answer, the kernel's commands for GDB (scripts/gdb of Linux) know that thread N
+            // is processor N - 1, as in QEMU, which has this command.
+            ["info", "version"] if self.is_kernel_view => {
+                output.extend_from_slice(
+                    concat!("vbts ", env!("CARGO_PKG_VERSION"), "\n").as_bytes(),
+                );
+            }
             ["goto", "start"] => self.go_to(self.begin, output)?,
             ["goto", "end"] => self.go_to(self.end, output)?,
             ["goto", "crash"] => match self.crash {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result, ensure};
 use libtest_mimic::Trial;
 use tempfile::TempDir;
-use vbts_tests::machine::{self, Machine, Run, TestModule};
+use vbts_tests::machine::{self, Machine, Run, Skip, TestModule};
 
 use super::{GUIDE, Recorded, both, check_order, debug, needs_gdb};
 use crate::stock_kernel::file;
@@ -24,6 +24,7 @@ fn trials(module: &str) -> Vec<Trial> {
             ("the_kernel_below_a_program", program),
             ("a_machine_is_recorded_first", record_first),
             ("a_compressed_kernel_has_symbols", compressed),
+            ("the_kernels_commands_for_gdb", scripts),
             ("what_the_views_refuse", refused),
         ],
     )
@@ -84,8 +85,9 @@ fn guide(machine: &Machine) -> Result<()> {
     let session = section.and_then(|text| text.split("vbts debug panic.vbts").nth(1));
     let mut commands = String::new();
     let mut expected = Vec::new();
-    let lines = session.context("no session")?.lines();
-    for line in lines.filter_map(|line| line.strip_prefix("    ")) {
+    // The session ends with its block.
+    let lines = session.context("no session")?.lines().skip(1);
+    for line in lines.map_while(|line| line.strip_prefix("    ")) {
         match line.strip_prefix("(gdb) ") {
             Some(command) => commands += &format!("{command}\n"),
             None => expected.push(without_addresses(line)),
@@ -273,6 +275,50 @@ reverse-stepi\nbreak *start_kernel\ncontinue\n",
         "=> 0x",
         "Breakpoint 2, 0x",
         "start_kernel ()",
+    ];
+    check_order(&text, &expected)
+}
+
+/// The kernel with debugging information and its own commands for GDB, if it was built.
+fn scripts(machine: &Machine) -> Result<()> {
+    needs_gdb()?;
+    let directory = "guest-debug-info-gdb-scripts/build";
+    let found = machine::find("VBTS_GDB_SCRIPTS", &format!("{directory}/vmlinux-gdb.py"));
+    let Ok(commands) = found else {
+        let why =
+            format!("there is no {directory}/vmlinux-gdb.py: docs/guide/debug-a-recording.md");
+        return Err(Skip(why).into());
+    };
+    let directory = tempfile::tempdir()?;
+    let script = directory.path().join("commands.gdb");
+    fs::write(
+        &script,
+        format!(
+            "source {}\nbt 2\nprint init_task.comm\nlx-cmdline\nlx-ps\nlx-dmesg
+print $lx_current().comm\nbreak do_filp_open\nreverse-continue\ninfo args\nnext\nreverse-next
+finish\nreverse-finish\nup\n",
+            commands.display()
+        ),
+    )?;
+    let mut command = machine.command(["debug", "--batch", "--memory", "256M", "-x"]);
+    command.arg(&script).args(["--append", "init=/nonexistent"]);
+    command
+        .arg("--kernel")
+        .arg(commands.with_file_name("vmlinux"));
+    let text = both(&machine::finish(command)?.expect(0)?);
+    let expected = [
+        "panic (fmt=",
+        "kernel_init",
+        "$1 = \"swapper",
+        "init=/nonexistent",
+        "COMM",
+        "swapper/0",
+        "Linux version",
+        "$2 = \"swapper/0",
+        "Breakpoint 1, do_filp_open",
+        "pathname =",
+        "Value returned",
+        "do_filp_open",
     ];
     check_order(&text, &expected)
 }
