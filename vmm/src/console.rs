@@ -213,8 +213,8 @@ impl Console {
         Some(process.chain([')']).collect())
     }
 
-    /// The last process to which Linux has refused memory, as `29 (sh)`, and the number of bytes, if
-    /// the end of the output has that.
+    /// The last process to which Linux has refused memory, as `29 (sh)`, and the number of bytes,
+    /// if the end of the output has that.
     pub fn refused_memory(&self) -> Option<(String, u64)> {
         let text = String::from_utf8_lossy(&self.tail);
         let [before_pid, before_name, before_bytes, end] = NOT_ENOUGH;
