@@ -57,10 +57,10 @@ def install(*packages):
     sh("bash", "-c", "source ci/common.sh; packages " + shlex.join(packages))
 
 
-def own_apt(kind, directory, architecture=None):
+def own_apt(kind, directory, architecture=None, release=None):
     """Returns the options of apt's programs for packages of this kind (deb, deb-src) from Debian's
-    places that this machine knows. They are in a configuration of their own in `directory`: the
-    machine's does not change.
+    places that this machine knows, or of another `release` from one of them. They are in a
+    configuration of their own in `directory`: the machine's does not change.
     """
     install("debian-archive-keyring")
     form = "$(ORIGIN)|$(REPO_URI) $(RELEASE) $(COMPONENT)"
@@ -68,6 +68,10 @@ def own_apt(kind, directory, architecture=None):
     places = sorted(set(re.findall(r"^Debian\|(.*)$", known, re.MULTILINE)))
     if not places:
         die("apt has no sources of Debian: run apt-get update")
+    if release:
+        # Not those of updates, such as bookworm-security.
+        main = [place for place in places if "-" not in place.split()[1]]
+        places = [f"{(main or places)[0].split()[0]} {release} main"]
     # apt deletes what it does not know from the directory of its lists.
     configuration = os.path.join(directory, "apt")
     lists = os.path.join(configuration, "lists")

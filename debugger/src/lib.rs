@@ -32,6 +32,7 @@
 //! | `stops` | stop points of the client, and their conditions |
 //! | `branches` | the branches that a thread has executed |
 //! | `monitor` | commands of the user |
+//! | `python` | functions of a Python program |
 //! | `target` | what GDB asks for |
 //! | `strace` | system calls in the form of strace |
 
@@ -50,6 +51,7 @@ mod layout;
 mod monitor;
 mod opening;
 mod processes;
+mod python;
 mod replay;
 mod stops;
 pub mod strace;

@@ -27,6 +27,8 @@ goto record N             go to behind branch N of the first thread of the proce
 last-write ADDRESS [SIZE] go back to the last write to memory
 records [N]               the last N branches of the selected thread, 20 if N is not given
 who-called                go back to the call of the function in which the selected thread is
+python-frames ADDRESS     the Python functions that the selected thread executes; _PyRuntime is at
+                          ADDRESS
 processes                 the processes of the run; another session debugs one by --process
 ";
 
@@ -98,6 +100,12 @@ impl Debugger {
                     return Err(TargetError::Refused(format!(
                         "'{count}' is no number of records"
                     )));
+                }
+            },
+            ["python-frames", address] => match number(address) {
+                Some(address) => self.show_python(thread, address, output)?,
+                None => {
+                    return Err(TargetError::Refused(format!("'{address}' is no address")));
                 }
             },
             ["who-called"] => self.go_to_call(thread, output)?,

@@ -73,6 +73,15 @@ document processes
 Show the processes of the run. vbts debug --process PID or --process NAME debugs another one.
 end
 
+define python-frames
+  select-thread
+  eval "monitor python-frames %lu", (unsigned long) &_PyRuntime
+end
+document python-frames
+Show the Python functions that the thread executes, with files and lines. The program is CPython
+3.13, and gdb knows its file.
+end
+
 define records
   select-thread
   if $argc == 0

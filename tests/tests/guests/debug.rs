@@ -19,6 +19,7 @@ mod kept;
 mod kernel;
 mod narrow;
 mod processes;
+mod python;
 mod records;
 mod several_processors;
 mod values;
