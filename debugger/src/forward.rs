@@ -121,6 +121,9 @@ impl Debugger {
         thread: ThreadId,
         range: Option<&Range<u64>>,
     ) -> Result<Option<Stop>, Failure> {
+        if self.interrupted.is_none() {
+            self.interrupted = self.interrupted_registers(thread);
+        }
         let points = self.stop_points(true);
         let (outcome, stop) = self.run_slice(&points, None)?;
         let stop = match &outcome {
@@ -153,6 +156,15 @@ impl Debugger {
         let cpu = self.replay.processor(processor);
         let rip = cpu.map(|cpu| cpu.linear_ip(cpu.rip));
         range.is_none_or(|range| rip.is_none_or(|rip| !range.contains(&rip)))
+    }
+
+    /// RIP and the general registers of a thread that no processor executes, because an interrupt
+    /// or an exception has come. `None`: it is in a system call, whose end is a step.
+    fn interrupted_registers(&self, thread: ThreadId) -> Option<(u64, [u64; 16])> {
+        /// What Linux has in the place of the number of a system call.
+        const NO_CALL: u64 = u64::MAX;
+        let registers = self.registers_of(thread)?;
+        (registers.orig_rax == NO_CALL).then_some((registers.rip, registers.general))
     }
 
     /// RIP and the general registers of a processor.

@@ -20,10 +20,12 @@ fn trials(module: &str) -> Vec<Trial> {
     )
 }
 
-/// Three threads besides the first one. The loop of one of them has three instructions.
+/// Three threads besides the first one. The loop of one of them has three instructions. The others
+/// work for several ticks of the kernel's scheduler (10 ms): a step of a thread that has no processor
+/// can take as long.
 const PARALLEL: &str = "
 #include <pthread.h>
-int counter;
+long counter;
 volatile int ready, stop;
 static void add(int i)
 {
@@ -40,8 +42,9 @@ static void *work(void *arg)
 	__atomic_fetch_add(&ready, 1, __ATOMIC_SEQ_CST);
 	while (ready < 2)
 		;
-	for (int i = 0; i < 20000; i++)
-		add(i);
+	for (int n = 0; n < 100; n++)
+		for (int i = 0; i < 20000; i++)
+			add(i);
 	return arg;
 }
 int main(void)
@@ -54,7 +57,7 @@ int main(void)
 		pthread_join(t[i], 0);
 	stop = 1;
 	pthread_join(t[0], 0);
-	return counter == 399980000 ? 3 : 4;
+	return counter == 39998000000 ? 3 : 4;
 }
 ";
 
@@ -128,7 +131,7 @@ fn steps(machine: &Machine) -> Result<()> {
     let begin = "break add if i == 10000\ncontinue\nwhen\ninfo threads\ndelete\n";
     let text = recorded.gdb(machine, begin)?;
     let start = *times(&text).first().context("no time")?;
-    let spinning = text.lines().find(|line| line.contains(" in spin "));
+    let spinning = text.lines().find(|line| line.contains(" spin (arg="));
     let words = spinning.map(|line| line.trim_start_matches(['*', ' ']).split(' '));
     let thread = words.and_then(|mut words| words.next());
     let thread = thread.with_context(|| format!("no thread spins: {text}"))?;
