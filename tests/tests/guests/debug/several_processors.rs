@@ -21,8 +21,8 @@ fn trials(module: &str) -> Vec<Trial> {
 }
 
 /// Three threads besides the first one. The loop of one of them has three instructions. The others
-/// work for several ticks of the kernel's scheduler (10 ms): a step of a thread that has no processor
-/// can take as long.
+/// work for several ticks of the kernel's scheduler (10 ms): a step of a thread that has no
+/// processor can take as long.
 const PARALLEL: &str = "
 #include <pthread.h>
 long counter;
