@@ -6,11 +6,10 @@ go to a place and backward by an instruction.
 import json
 import os
 import shutil
-import subprocess
-import time
+import statistics
 
 import ways
-from running import LIMIT, Broken
+from running import Broken, program
 
 # Places to which a session goes, and instructions that it goes backward.
 PLACES = 20
@@ -51,20 +50,8 @@ KINDS = {
 
 def ran(command, cache):
     """Runs a command with a cache, and returns its seconds and what it prints."""
-    start = time.monotonic()
-    done = subprocess.run(
-        command,
-        env=os.environ | {"XDG_CACHE_HOME": cache},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=LIMIT,
-        check=False,
-    )
-    if done.returncode:
-        raise Broken(f"{' '.join(command)}: status {done.returncode}\n{done.stdout[-1500:]}")
-    return time.monotonic() - start, done.stdout
+    sample, output = program(["env", f"XDG_CACHE_HOME={cache}", *command])
+    return sample.seconds, output.decode(errors="replace")
 
 
 def session(command, cache):
@@ -74,10 +61,6 @@ def session(command, cache):
     if not found:
         raise Broken(f"the session has not come to its end\n{said[-1500:]}")
     return seconds, json.loads(found[0].removeprefix("bench: "))
-
-
-def median(values):
-    return sorted(values)[len(values) // 2]
 
 
 def measure(place, workload, size, runs, say):
@@ -99,7 +82,7 @@ def measure(place, workload, size, runs, say):
         seconds, took = session(debug, cache)
         figures["second"].append(seconds)
         for kind in ("goto", "reverse-stepi"):
-            figures[kind].append(median(took[kind]))
+            figures[kind].append(statistics.median_high(took[kind]))
     kept = os.path.join(cache, "vbts/snapshots")
     sizes = [os.path.getsize(os.path.join(kept, name)) for name in os.listdir(kept)]
     os.unlink(recording)
