@@ -105,6 +105,30 @@ impl Debugger {
         }
     }
 
+    /// The last stop at one of `points` between the first position and `from` for which `found`
+    /// returns a position: that position.
+    pub(crate) fn find_last(
+        &mut self,
+        from: u64,
+        points: impl Fn(&Self) -> StopPoints,
+        found: impl Fn(&Self, &[StopCause]) -> Option<u64>,
+    ) -> Result<Option<u64>, Failure> {
+        let mut searched = from;
+        while searched > self.begin {
+            let start = self.replay.interval_before(searched, self.begin);
+            let mut last = None;
+            let search = Search { from, searched };
+            self.run_interval(start, search, &points, |debugger, causes| {
+                last = found(debugger, causes).or(last);
+            })?;
+            if last.is_some() {
+                return Ok(last);
+            }
+            searched = start;
+        }
+        Ok(None)
+    }
+
     /// The last stop in an interval: its position, the thread and the reason.
     fn last_stop(
         &mut self,
@@ -196,7 +220,7 @@ impl Debugger {
     }
 
     /// The position of the last instruction that a processor has completed since position `since`.
-    /// Its last step is an instruction, or the delivery of an event.
+    /// The last step of the processor is an instruction, or the delivery of an event.
     fn last_completed(&self, processor: usize, since: u64, is_instruction: bool) -> Option<u64> {
         let [last, before] = self.replay.last_steps(processor);
         let completed = match is_instruction {

@@ -45,7 +45,7 @@ pub struct Parts<'a> {
     pub kept: Option<SnapshotFiles>,
     /// Is told of the virtual time in ns and of the instructions of the first run.
     pub progress: &'a mut dyn FnMut(u64, u64),
-    /// What is debugged.
+    /// The view of the replay that the client has.
     pub view: View<'a>,
     /// The client reads the program and its libraries on its own host. Another one would ask for
     /// all files if it got one.
@@ -168,7 +168,10 @@ impl Debugger {
         };
         match parts.view {
             View::Program { process } => debugger.open_process(process)?,
-            View::Kernel => debugger.open_machine(parts.kernel, &parts.memory)?,
+            View::Kernel => {
+                let start_kernel = symbol("start_kernel");
+                debugger.open_machine(parts.kernel, start_kernel, &parts.memory)?;
+            }
         }
         debugger.replay.keep(parts.kept, debugger.begin);
         Ok(debugger)

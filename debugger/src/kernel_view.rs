@@ -11,10 +11,8 @@ use vbts_gdb::{Control, Registers, ThreadInfo};
 use vbts_host::exit::Failure;
 use vbts_vmm::memory::GuestMemory;
 
-use crate::backward::Search;
 use crate::debugger::Debugger;
 use crate::kernel_code::KernelCode;
-use crate::replay::Outcome;
 use crate::tasks::vector_registers;
 use crate::view::{MACHINE, thread_of};
 
@@ -42,11 +40,12 @@ fn at(address: u64) -> StopPoints {
 }
 
 impl Debugger {
-    /// Goes to where the kernel of the file `image` has failed, or else to `start_kernel`, or to
-    /// the first instruction if neither is known.
+    /// Goes to where the kernel of the file `image` has failed, or else to `start_kernel`, which is
+    /// at this address if the file has symbols, or to the first instruction if neither is known.
     pub(crate) fn open_machine(
         &mut self,
         image: &[u8],
+        mut start_kernel: Option<u64>,
         memory: &GuestMemory,
     ) -> Result<(), Failure> {
         self.is_kernel_view = true;
@@ -54,8 +53,6 @@ impl Debugger {
         self.begin = self.replay.first();
         self.start = self.begin;
         self.crash = self.replay.failure;
-        let symbols = Kernel::parse(image);
-        let mut start_kernel = symbols.and_then(|kernel| kernel.symbol("start_kernel"));
         self.kernel_file = image.to_vec();
         if start_kernel.is_none() {
             // The kernel has its symbols in memory by the end.
@@ -65,7 +62,12 @@ impl Debugger {
             let symbol = |name| symbols.as_ref()?.symbol(name);
             start_kernel = symbol("start_kernel");
             if let Some(panic) = symbol("panic").filter(|_| self.crash.is_some()) {
-                self.crash = self.last_at(panic)?.or(self.crash);
+                let last = self.find_last(
+                    self.end,
+                    |_| at(panic),
+                    |debugger, _| Some(debugger.replay.now()),
+                )?;
+                self.crash = last.or(self.crash);
             }
         }
         self.kernel_code = KernelCode::of(&self.kernel_file);
@@ -75,10 +77,7 @@ impl Debugger {
             self.replay.seek(self.begin)?;
             // Another kernel may have a function of this name.
             if let Some(address) = start_kernel
-                && !matches!(
-                    self.replay.run(self.end, &at(address))?,
-                    Outcome::Stopped(_)
-                )
+                && !self.run_to(address, None)?
             {
                 self.replay.seek(self.begin)?;
             }
@@ -86,27 +85,6 @@ impl Debugger {
         self.stop.thread = self.any_thread();
         self.replay.machine.keep_console_from_here();
         Ok(())
-    }
-
-    /// The last position at which a processor is at `address`.
-    fn last_at(&mut self, address: u64) -> Result<Option<u64>, Failure> {
-        let from = self.end;
-        let mut searched = from;
-        while searched > self.begin {
-            let start = self.replay.interval_before(searched, self.begin);
-            let mut last = None;
-            self.run_interval(
-                start,
-                Search { from, searched },
-                |_| at(address),
-                |debugger, _| last = Some(debugger.replay.now()),
-            )?;
-            if last.is_some() {
-                return Ok(last);
-            }
-            searched = start;
-        }
-        Ok(None)
     }
 
     /// The processors.

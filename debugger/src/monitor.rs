@@ -6,7 +6,6 @@ use vbts_cpu::{StopCause, StopPoints, WatchKind, Watchpoint};
 use vbts_gdb::{Result, StopReason, TargetError, ThreadId};
 use vbts_host::exit::Failure;
 
-use crate::backward::Search;
 use crate::branches::Selection;
 use crate::debugger::{Debugger, fatal};
 use crate::target::unrecorded;
@@ -168,7 +167,7 @@ impl Debugger {
             )));
         };
         let from = self.replay.now();
-        let (selected, who) = match self.is_kernel_view {
+        let (selected, subject) = match self.is_kernel_view {
             true => (Selection::Machine, "the machine"),
             false => (
                 Selection::Thread(self.process),
@@ -178,7 +177,9 @@ impl Debugger {
         let found = self.find_branch(selected, self.start, self.replay.end, nth);
         let Some(found) = found.map_err(fatal)? else {
             self.replay.seek(from).map_err(fatal)?;
-            return Err(TargetError::Refused(format!("{who} has no record {nth}")));
+            return Err(TargetError::Refused(format!(
+                "{subject} has no record {nth}"
+            )));
         };
         self.go_to(found.time.clamp(self.begin, self.end), output)
     }
@@ -244,38 +245,22 @@ impl Debugger {
         }
     }
 
+    /// The position before the last instruction that has written to memory.
     fn find_write(&mut self, address: u64, len: u64) -> std::result::Result<Option<u64>, Failure> {
-        let from = self.replay.now();
-        let mut searched = from;
-        while searched > self.begin {
-            let start = self.replay.interval_before(searched, self.begin);
-            let mut last = None;
-            self.run_interval(
-                start,
-                Search { from, searched },
-                |debugger| StopPoints {
-                    watchpoints: vec![Watchpoint {
-                        address,
-                        len,
-                        kind: WatchKind::Write,
-                        space: debugger.space().filter(|_| !debugger.is_kernel_view),
-                    }],
-                    ..StopPoints::default()
-                },
-                |debugger, causes| {
-                    let is_write =
-                        |cause: &StopCause| matches!(cause, StopCause::Watchpoint { .. });
-                    if causes.iter().any(is_write) {
-                        last = Some(debugger.replay.now() - 1);
-                    }
-                },
-            )?;
-            if last.is_some() {
-                return Ok(last);
-            }
-            searched = start;
-        }
-        Ok(None)
+        let points = |debugger: &Self| StopPoints {
+            watchpoints: vec![Watchpoint {
+                address,
+                len,
+                kind: WatchKind::Write,
+                space: debugger.space().filter(|_| !debugger.is_kernel_view),
+            }],
+            ..StopPoints::default()
+        };
+        let is_write = |cause: &StopCause| matches!(cause, StopCause::Watchpoint { .. });
+        self.find_last(self.replay.now(), points, |debugger, causes| {
+            let now = debugger.replay.now();
+            causes.iter().any(is_write).then(|| now - 1)
+        })
     }
 }
 

@@ -133,22 +133,19 @@ impl Debugger {
     /// stays at its first instruction.
     fn go_to_main(&mut self) -> Result<(), Failure> {
         if let (Some(entry), Some(space)) = (self.entry_point(), self.space())
-            && self.run_to(entry, space)?
+            && self.run_to(entry, Some(space))?
             && let Some(main) = self.passed_main(entry, space)?
-            && self.run_to(main, space)?
+            && self.run_to(main, Some(space))?
         {
             return Ok(());
         }
         self.replay.seek(self.begin)
     }
 
-    /// Runs to a breakpoint in the address space `space`. Returns whether it is reached.
-    fn run_to(&mut self, address: u64, space: u64) -> Result<bool, Failure> {
+    /// Runs to a breakpoint in the address space `space`, or in all. Returns whether it is reached.
+    pub(crate) fn run_to(&mut self, address: u64, space: Option<u64>) -> Result<bool, Failure> {
         let points = StopPoints {
-            breakpoints: vec![Breakpoint {
-                address,
-                space: Some(space),
-            }],
+            breakpoints: vec![Breakpoint { address, space }],
             ..StopPoints::default()
         };
         Ok(matches!(
