@@ -63,7 +63,7 @@ pub enum Connection {
 #[derive(Debug)]
 enum Input {
     ToAgent(AgentPort, RecordedInput),
-    /// What was typed.
+    /// Typed characters.
     ToConsole(Inputs),
 }
 

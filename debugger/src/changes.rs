@@ -5,13 +5,10 @@ use vbts_cpu::{Breakpoint, StopCause, StopPoints};
 use vbts_gdb::{Avx, Fxsave, Registers, Result, TargetError, ThreadId};
 use vbts_host::exit::Failure;
 
-use crate::debugger::{Debugger, fatal};
+use crate::debugger::{Debugger, EFAULT, ESRCH, fatal};
 use crate::replay::Outcome;
 use crate::tasks::{FRAME_WORDS, Task};
 
-/// EFAULT and ESRCH of Linux.
-const EFAULT: u8 = 14;
-const ESRCH: u8 = 3;
 /// Programs have the addresses below.
 const USER_END: u64 = 1 << 47;
 /// Flags that a program can change by POPF at CPL 3, apart from TF and NT.
@@ -229,7 +226,7 @@ impl Debugger {
             return Ok(());
         }
         // Outside of a system call it was interrupted, and continues with what it has saved.
-        if old.orig_rax != u64::MAX {
+        if old.is_in_system_call() {
             return Err(refused(format!(
                 "{thread} is in a system call, so that its registers cannot be changed"
             )));

@@ -23,6 +23,9 @@ use crate::replay::Replay;
 use crate::tasks::Tasks;
 use crate::view::{MACHINE, View, thread_of};
 
+/// EFAULT and ESRCH of Linux.
+pub(crate) const EFAULT: u8 = 14;
+pub(crate) const ESRCH: u8 = 3;
 /// Words of the auxiliary vector at most.
 const MAX_AUXILIARY: usize = 128;
 

@@ -59,7 +59,7 @@ impl Replay {
         }
     }
 
-    /// Whether the program goes no further.
+    /// Returns whether the program goes no further.
     pub(crate) fn is_at_end(&self) -> bool {
         match &self.departure {
             Some(departure) => departure.end.is_some(),
@@ -115,8 +115,7 @@ impl Debugger {
     /// The stop of the current task for its tracer, if it is one for the client.
     fn stop_for_tracer(&mut self) -> Option<Stop> {
         if let Some((thread, signal)) = self.held_signal() {
-            let is_passed = self.passed_signals >> (signal - 1) & 1 != 0;
-            if is_passed || self.stopped_threads.contains(&thread) {
+            if self.is_passed(signal) || self.stopped_threads.contains(&thread) {
                 self.answer_for_tracer(signal);
                 return None;
             }

@@ -7,6 +7,11 @@ use crate::debugger::Debugger;
 use crate::replay::{EventKind, TaskEvent};
 
 impl Debugger {
+    /// Returns whether a signal, from 1 on, does not stop the process.
+    pub(crate) fn is_passed(&self, signal: u8) -> bool {
+        self.passed_signals >> (signal - 1) & 1 != 0
+    }
+
     /// The stop for an event, if the client is to know of it.
     pub(crate) fn stop_for_event(&self, event: &TaskEvent) -> Option<Stop> {
         let child = |process| ThreadId {
@@ -15,8 +20,7 @@ impl Debugger {
         };
         let reason = match event.kind {
             EventKind::Signal(signal, _) => {
-                let is_passed = self.passed_signals >> (signal - 1) & 1 != 0;
-                (!is_passed).then_some(StopReason::Signal(signal))?
+                (!self.is_passed(signal)).then_some(StopReason::Signal(signal))?
             }
             EventKind::Fork(process) => StopReason::Fork {
                 child: child(process),

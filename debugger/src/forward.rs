@@ -161,10 +161,8 @@ impl Debugger {
     /// RIP and the general registers of a thread that no processor executes, because an interrupt
     /// or an exception has come. `None`: it is in a system call, whose end is a step.
     fn interrupted_registers(&self, thread: ThreadId) -> Option<(u64, [u64; 16])> {
-        /// What Linux has in the place of the number of a system call.
-        const NO_CALL: u64 = u64::MAX;
         let registers = self.registers_of(thread)?;
-        (registers.orig_rax == NO_CALL).then_some((registers.rip, registers.general))
+        (!registers.is_in_system_call()).then_some((registers.rip, registers.general))
     }
 
     /// RIP and the general registers of a processor.

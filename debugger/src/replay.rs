@@ -214,8 +214,8 @@ impl Replay {
         self.step(until, points, None)
     }
 
-    /// The same, up to the next step of `processor` at most: an instruction, or the delivery of an
-    /// event.
+    /// Does what [`Self::run`] does, up to the next step of `processor` at most: an instruction, or
+    /// the delivery of an event.
     pub(crate) fn step(
         &mut self,
         until: u64,

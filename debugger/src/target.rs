@@ -7,14 +7,12 @@ use vbts_gdb::{
 };
 use vbts_host::exit::Failure;
 
-use crate::debugger::{Debugger, fatal};
+use crate::debugger::{Debugger, EFAULT, ESRCH, fatal};
 use crate::kernel_view::has_avx;
 use crate::replay::EventKind;
 
-/// ENOENT, EFAULT and ESRCH of Linux.
+/// ENOENT of Linux.
 const ENOENT: u8 = 2;
-const EFAULT: u8 = 14;
-const ESRCH: u8 = 3;
 /// SIGILL, SIGTRAP, SIGBUS, SIGFPE and SIGSEGV, which have an address.
 const FAULTS: [u8; 5] = [4, 5, 7, 8, 11];
 /// The name of the kernel's file for GDB.

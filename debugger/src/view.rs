@@ -5,7 +5,7 @@ use vbts_gdb::{Registers, ThreadId, ThreadInfo};
 
 use crate::debugger::Debugger;
 
-/// What is debugged.
+/// The part of a replay that a client debugs.
 #[derive(Debug, Clone, Copy)]
 pub enum View<'a> {
     /// A process, in user mode.

@@ -40,6 +40,13 @@ pub struct Registers {
     pub control: Option<Control>,
 }
 
+impl Registers {
+    /// Returns whether the thread is in a system call.
+    pub fn is_in_system_call(&self) -> bool {
+        self.orig_rax != u64::MAX
+    }
+}
+
 /// x87 and SSE registers, with the fields of the FXSAVE area.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Fxsave {

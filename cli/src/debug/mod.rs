@@ -152,7 +152,7 @@ pub(crate) struct DebugArgs {
     pub program: Vec<OsString>,
 }
 
-/// What is debugged.
+/// The part of a recording that is debugged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DebugView {
     Program,
