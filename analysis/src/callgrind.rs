@@ -1,7 +1,8 @@
 //! The call graph in the format of Valgrind's callgrind, for KCachegrind and callgrind_annotate.
 //!
-//! Costs are those of whole functions, at the line where each begins. The format is in the manual
-//! of Valgrind, "Callgrind Format Specification".
+//! Costs are at the source lines that have them, and at the line where a function begins if the
+//! debugging information names no line. The format is in the manual of Valgrind, "Callgrind Format
+//! Specification".
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -10,14 +11,12 @@ use vbts_trace::profile::Watch;
 use vbts_trace::profile::tree::{Label, Node};
 
 use super::calls::sorted_children;
+use super::line_costs::{Cost, LineCosts, SourceLine};
 use super::names::shown;
 use super::{Loaded, Names, Out};
 
 /// The name for a file that is not known, as callgrind has it.
 const UNKNOWN: &str = "???";
-
-/// Number of instructions, and of taken branches.
-type Cost = (u64, u64);
 
 /// The calls from one function to another one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -39,7 +38,7 @@ struct Graph {
 
 impl Graph {
     /// The graph of a call tree.
-    fn of(nodes: &[Node], totals: &[Cost]) -> Self {
+    fn of(nodes: &[Node], totals: &[(u64, u64)]) -> Self {
         let mut graph = Self::default();
         let (roots, children) = sorted_children(nodes, totals);
         // How often each pair of caller and callee is on the path to the current node.
@@ -62,8 +61,10 @@ impl Graph {
                 continue;
             }
             if let Some(own) = graph.own.get_mut(number) {
-                own.0 += node.instructions;
-                own.1 += node.branches;
+                own.add(Cost {
+                    instructions: node.instructions,
+                    branches: node.branches,
+                });
             }
             if let Some(pair) = pair {
                 let calls = graph.calls.entry(pair).or_default();
@@ -71,9 +72,12 @@ impl Graph {
                 let count = active.entry(pair).or_default();
                 // What a call inside of such a call executes is in the cost of the outer one.
                 if *count == 0 {
-                    let total = totals.get(at as usize).copied().unwrap_or_default();
-                    calls.total.0 += total.0;
-                    calls.total.1 += total.1;
+                    let (instructions, branches) =
+                        totals.get(at as usize).copied().unwrap_or_default();
+                    calls.total.add(Cost {
+                        instructions,
+                        branches,
+                    });
                 }
                 *count += 1;
                 open.push((at, caller, true));
@@ -88,22 +92,69 @@ impl Graph {
     fn number(&mut self, label: Label) -> usize {
         *self.numbers.entry(label).or_insert_with(|| {
             self.labels.push(label);
-            self.own.push((0, 0));
+            self.own.push(Cost::default());
             self.labels.len() - 1
         })
     }
 }
 
-/// Module, source file and line of what a label stands for.
-fn place(names: &Names, label: Label) -> (&str, &str, u32) {
-    let (module, line) = names.place(label);
-    let module = match label {
-        Label::Function(_) | Label::Inlined(_) => names.module(module),
-        Label::Program(_) | Label::Signal => UNKNOWN,
-    };
-    match line {
-        Some((file, line)) => (module, file, *line),
-        None => (module, UNKNOWN, 0),
+/// What shows labels and places.
+struct Shown {
+    names: Names,
+    lines: LineCosts,
+}
+
+impl Shown {
+    /// The path of a source file.
+    fn path(&self, line: SourceLine) -> &str {
+        let path = self.lines.paths.list.get(line.file as usize);
+        path.map_or(UNKNOWN, String::as_str)
+    }
+
+    /// Module, source file and line of what a label stands for.
+    fn place(&self, label: Label) -> (&str, &str, u32) {
+        let (module, line) = self.names.place(label);
+        let module = match label {
+            Label::Function(_) | Label::Inlined(_) => self.names.module(module),
+            Label::Program(_) | Label::Signal => UNKNOWN,
+        };
+        if let Some((file, line)) = line {
+            return (module, file, *line);
+        }
+        // An inlined function begins at the first line of it that was executed.
+        match self.lines.of_label(label).next() {
+            Some((line, _)) => (module, self.path(*line), line.line),
+            None => (module, UNKNOWN, 0),
+        }
+    }
+}
+
+/// Writes the costs of one function, and remembers the source file of the last one.
+struct Positions<'a, 'b> {
+    out: &'a mut Out<'b>,
+    /// The file of the function, and that of the last cost.
+    own: &'a str,
+    file: &'a str,
+}
+
+impl<'a> Positions<'a, '_> {
+    /// Names the source file of what follows.
+    fn file(&mut self, file: &'a str) -> io::Result<()> {
+        if file == self.file {
+            return Ok(());
+        }
+        self.file = file;
+        let key = if file == self.own { "fe" } else { "fi" };
+        writeln!(self.out, "{key}={file}")
+    }
+
+    /// Writes a cost at a line of the last file.
+    fn cost(&mut self, line: u32, cost: Cost) -> io::Result<()> {
+        let Cost {
+            instructions,
+            branches,
+        } = cost;
+        writeln!(self.out, "{line} {instructions} {branches}")
     }
 }
 
@@ -116,33 +167,66 @@ pub fn callgrind<W: Watch>(
     command: &str,
     out: &mut Out<'_>,
 ) -> io::Result<()> {
-    let names = Names::of(profile);
+    let source = Shown {
+        names: Names::of(profile),
+        lines: LineCosts::of(profile),
+    };
+    let Shown { names, lines } = &source;
     let tree = profile.shown_tree();
     let graph = Graph::of(tree.nodes(), &tree.totals());
-    let sum = |of: fn(&Cost) -> u64| graph.own.iter().map(of).sum::<u64>();
-    let whole = (sum(|cost| cost.0), sum(|cost| cost.1));
+    let mut whole = Cost::default();
+    graph.own.iter().for_each(|own| whole.add(*own));
     writeln!(out, "# callgrind format\nversion: 1")?;
     writeln!(out, "creator: vbts {}", env!("CARGO_PKG_VERSION"))?;
     writeln!(out, "cmd: {}\npositions: line", shown(command))?;
     writeln!(out, "event: Ir : Instructions\nevent: Br : Taken branches")?;
-    writeln!(out, "events: Ir Br\nsummary: {} {}", whole.0, whole.1)?;
-    for (number, label) in graph.labels.iter().enumerate() {
-        let (module, file, line) = place(&names, *label);
-        let own = graph.own.get(number).copied().unwrap_or_default();
+    let Cost {
+        instructions,
+        branches,
+    } = whole;
+    writeln!(out, "events: Ir Br\nsummary: {instructions} {branches}")?;
+    for (number, caller) in graph.labels.iter().enumerate() {
+        let (module, file, first) = source.place(*caller);
         writeln!(out, "\nob={module}\nfl={file}")?;
         // The number tells functions of one name apart, and is where a call names the callee.
-        writeln!(out, "fn=({number}) {}", names.label(*label))?;
-        writeln!(out, "{line} {} {}", own.0, own.1)?;
+        writeln!(out, "fn=({number}) {}", names.label(*caller))?;
+        let mut at = Positions {
+            out,
+            own: file,
+            file,
+        };
+        let own = graph.own.get(number).copied().unwrap_or_default();
+        let mut known = Cost::default();
+        lines
+            .of_label(*caller)
+            .for_each(|(_, cost)| known.add(*cost));
+        match own.without(known) {
+            Some(rest) => {
+                if rest != Cost::default() || known == Cost::default() {
+                    at.cost(first, rest)?;
+                }
+                for (line, cost) in lines.of_label(*caller) {
+                    at.file(source.path(*line))?;
+                    at.cost(line.line, *cost)?;
+                }
+            }
+            // A part of the code was executed in frames of other functions.
+            None => at.cost(first, own)?,
+        }
         let calls = graph.calls.range((number, 0)..=(number, usize::MAX));
         for ((_, callee), calls) in calls {
-            let Some(label) = graph.labels.get(*callee) else {
+            let Some(callee_label) = graph.labels.get(*callee) else {
                 continue;
             };
-            let (module, file, to) = place(&names, *label);
-            writeln!(out, "cob={module}\ncfi={file}")?;
-            writeln!(out, "cfn=({callee}) {}", names.label(*label))?;
-            writeln!(out, "calls={} {to}", calls.count)?;
-            writeln!(out, "{line} {} {}", calls.total.0, calls.total.1)?;
+            let from = lines.of_call(*caller, *callee_label);
+            at.file(from.map_or(file, |from| source.path(from)))?;
+            let (module, callee_file, to) = source.place(*callee_label);
+            writeln!(at.out, "cob={module}\ncfi={callee_file}")?;
+            writeln!(at.out, "cfn=({callee}) {}", names.label(*callee_label))?;
+            // How often an inlined function was called is not known, and callgrind_annotate takes
+            // the cost of no call as that of the caller.
+            writeln!(at.out, "calls={} {to}", calls.count.max(1))?;
+            at.cost(from.map_or(first, |from| from.line), calls.total)?;
         }
     }
     Ok(())
@@ -174,8 +258,15 @@ mod tests {
         ];
         let totals = [(180, 18), (180, 18), (80, 8), (30, 3), (10, 1)];
         let graph = Graph::of(&nodes, &totals);
-        assert_eq!(graph.own, [(0, 0), (170, 17), (10, 1)]);
-        let calls = |count, total| Calls { count, total };
+        let cost = |instructions, branches| Cost {
+            instructions,
+            branches,
+        };
+        assert_eq!(graph.own, [cost(0, 0), cost(170, 17), cost(10, 1)]);
+        let calls = |count, (instructions, branches)| Calls {
+            count,
+            total: cost(instructions, branches),
+        };
         assert_eq!(
             graph.calls.into_iter().collect::<Vec<_>>(),
             [

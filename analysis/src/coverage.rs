@@ -1,7 +1,7 @@
 //! Source files with how often their lines, functions and branches were executed.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use iced_x86::{Decoder, DecoderOptions, Instruction};
@@ -12,14 +12,13 @@ use vbts_trace::profile::modules::{Module, ModuleId, ModuleKind};
 use super::Loaded;
 use super::counts::{AllCounts, ModuleCounts};
 use super::names::{Room, shown};
+use super::source_paths::Paths;
 
 /// Maximum number of rows of the tables of lines, of all files together. A few bytes of a file can
 /// stand for millions of them.
 const MAX_ROWS: usize = 1 << 22;
 /// Maximum size in bytes of the code of a row.
 const MAX_ROW: u64 = 1 << 20;
-/// Maximum number of source files.
-const MAX_FILES: usize = 1 << 16;
 /// Maximum size in bytes of a source file.
 const MAX_SOURCE: u64 = 16 << 20;
 /// Maximum number of its lines.
@@ -78,29 +77,6 @@ pub struct Selection {
     pub directory: PathBuf,
     /// Only files in these directories, or these files; all, if there are none.
     pub only: Vec<PathBuf>,
-}
-
-/// Paths with numbers.
-#[derive(Debug, Default)]
-struct Paths {
-    numbers: HashMap<String, u32>,
-    list: Vec<String>,
-}
-
-impl Paths {
-    /// The number of a path; `None` if there are too many.
-    fn number(&mut self, path: &str) -> Option<u32> {
-        if let Some(number) = self.numbers.get(path) {
-            return Some(*number);
-        }
-        if self.list.len() >= MAX_FILES {
-            return None;
-        }
-        let number = self.list.len() as u32;
-        self.list.push(path.to_owned());
-        self.numbers.insert(path.to_owned(), number);
-        Some(number)
-    }
 }
 
 /// The wanted source files that were found.

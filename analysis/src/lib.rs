@@ -14,8 +14,9 @@
 //! | `stat` | the counts of a run, and their difference from those of another |
 //! | `call_trace`, `syscalls` | calls and returns in order; system calls |
 //! | `folded`, `flamegraph`, `timeline`, `firefox` | call stacks for other tools; pictures of them |
-//! | `callgrind` | the call graph, for KCachegrind |
+//! | `callgrind`, `line_costs` | the call graph, for KCachegrind; costs of its source lines |
 //! | `counts`, `coverage` | how often instructions and source lines were executed |
+//! | `source_paths` | paths of source files by number |
 //! | `lines`, `html`, `lcov` | source files and assembly with counts; coverage for other tools |
 //! | `bolt` | profiles for tools that optimise and show binary code |
 //! | `perf`, `perf_data` | the trace as a file of Linux perf |
@@ -49,6 +50,7 @@ mod functions;
 mod html;
 mod inlined;
 mod lcov;
+mod line_costs;
 mod lines;
 mod linkage;
 mod load;
@@ -59,6 +61,7 @@ mod open_calls;
 mod perf;
 mod perf_data;
 mod short_names;
+mod source_paths;
 mod stat;
 mod syscalls;
 mod timeline;

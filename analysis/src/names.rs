@@ -99,9 +99,7 @@ impl Names {
                             function.name = name;
                         }
                         function.line = answer.line.and_then(|(path, line)| {
-                            let path = Path::new(path);
-                            let short = path.strip_prefix(&directory).unwrap_or(path);
-                            Some((room.take(shown(&short.to_string_lossy()))?, line))
+                            Some((room.take(shown_path(&directory, path))?, line))
                         });
                     }
                 });
@@ -245,9 +243,14 @@ impl fmt::Display for PlaceName {
 
 /// A source line as it is shown to a person whose program runs in `directory`.
 pub(crate) fn shown_line(directory: &Path, path: &str, line: u32) -> String {
+    format!("{}:{line}", shown_path(directory, path))
+}
+
+/// The path of a source file as it is shown to a person whose program runs in `directory`.
+pub(crate) fn shown_path(directory: &Path, path: &str) -> String {
     let path = Path::new(path);
     let short = path.strip_prefix(directory).unwrap_or(path);
-    format!("{}:{line}", shown(&short.to_string_lossy()))
+    shown(&short.to_string_lossy())
 }
 
 /// The names of places, such as `main+0x1f (fib.c:12)`.

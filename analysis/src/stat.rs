@@ -157,7 +157,8 @@ impl Stat {
         }
         row(self.branches(), "taken branches")?;
         row(self.calls, "calls")?;
-        row(self.tasks.len() as u64, "tasks")?;
+        let tasks = self.tasks.len() as u64;
+        row(tasks, if tasks == 1 { "task" } else { "tasks" })?;
         if self.tasks.len() > 1 {
             writeln!(
                 out,

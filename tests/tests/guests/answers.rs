@@ -40,6 +40,7 @@ fn trials(module: &str) -> Vec<Trial> {
         module,
         &[
             ("callgrind", counts::callgrind),
+            ("callgrind_lines", counts::callgrind_lines),
             ("callgrind_report", counts::callgrind_report),
             ("callgrind_of_programs", counts::callgrind_of_programs),
             ("gcov", coverage::gcov),

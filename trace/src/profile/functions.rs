@@ -86,17 +86,20 @@ impl Functions {
         self.get(id).kind.is_linkage()
     }
 
-    /// As [`Self::is_linkage`] for the function that contains `place`. It must have been executed.
-    pub fn is_linkage_at(&self, place: Place) -> bool {
-        let Some(known) = self.known.get(&place.module) else {
-            return false;
-        };
+    /// The function that contains `place`; `None` if it was not executed.
+    pub fn executed_at(&self, place: Place) -> Option<FunctionId> {
+        let known = self.known.get(&place.module)?;
         let offset = match known.symbol(place.offset) {
             Some(symbol) => symbol.start,
             None => known.unnamed_start(place.offset),
         };
-        let id = self.ids.get(&Place { offset, ..place });
-        id.is_some_and(|id| self.is_linkage(*id))
+        self.ids.get(&Place { offset, ..place }).copied()
+    }
+
+    /// As [`Self::is_linkage`] for the function that contains `place`. It must have been executed.
+    pub fn is_linkage_at(&self, place: Place) -> bool {
+        self.executed_at(place)
+            .is_some_and(|id| self.is_linkage(id))
     }
 
     /// Where the function ends, if its file says where it is.

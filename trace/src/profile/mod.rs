@@ -46,10 +46,10 @@ use rustc_hash::FxHashMap;
 use crate::Item;
 use code::{CodeReader, Files};
 pub use counts::{Counts, Edge, Line, LineCount, TaskCount};
-use functions::Functions;
+use functions::{FunctionId, Functions};
 use inlined::Inlining;
 use limits::Added;
-use modules::{ModuleId, Modules};
+use modules::{ModuleId, Modules, Place};
 use space::Space;
 use stack::{NOWHERE, Stack};
 use tree::{Label, Tree};
@@ -176,6 +176,18 @@ impl<F: Files, W: Watch> Profile<F, W> {
             Label::Function(function) => self.raw_frames || !self.functions.is_linkage(function),
             Label::Inlined(_) => !self.no_inline,
             Label::Program(_) | Label::Signal => true,
+        }
+    }
+
+    /// What the instruction at `place` of `function` belongs to: the innermost function that is
+    /// inlined there, if these have frames, or else the function.
+    pub fn label_at(&self, function: FunctionId, place: Place) -> Label {
+        let start = self.functions.get(function).start;
+        let chain = self.inlining.chain(start, place.offset, place.offset);
+        let innermost = chain.and_then(|chain| self.inlining.chains.innermost(chain));
+        match innermost {
+            Some((_, inlined)) if !self.no_inline => Label::Inlined(inlined),
+            _ => Label::Function(function),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Counts of functions, and the call tree.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
@@ -75,6 +75,107 @@ pub(super) fn callgrind(machine: &Machine) -> Result<()> {
             ensure!(
                 ours == theirs,
                 "{flags:?} {name}: {ours:?}, callgrind: {theirs:?}"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// What a file in callgrind's format says about source lines.
+#[derive(Default)]
+struct CallgrindLines {
+    /// Instructions by function, file name and line.
+    costs: BTreeMap<(String, String, u32), u64>,
+    /// Caller, callee and line of calls.
+    calls: BTreeSet<(String, String, u32)>,
+}
+
+impl CallgrindLines {
+    /// Reads a file whose names and positions are not compressed.
+    fn of(text: &str) -> Result<Self> {
+        let mut this = Self::default();
+        let (mut function, mut file, mut callee) = (String::new(), String::new(), String::new());
+        let mut is_call = false;
+        // A number in front of a name, and the depth of a recursion behind it.
+        let name = |field: &str| {
+            let name = field.rsplit(") ").next().unwrap_or_default();
+            name.split('\'').next().unwrap_or_default().to_owned()
+        };
+        for line in text.lines() {
+            match line.split_once('=') {
+                Some(("fn", field)) => function = name(field),
+                Some(("cfn", field)) => callee = name(field),
+                Some(("fl" | "fi" | "fe", field)) => {
+                    field
+                        .rsplit('/')
+                        .next()
+                        .unwrap_or_default()
+                        .clone_into(&mut file);
+                }
+                Some(("calls", _)) => is_call = true,
+                None if line.starts_with(|c: char| c.is_ascii_digit()) => {
+                    let mut fields = line.split(' ');
+                    let number = fields.next().context("no line")?.parse()?;
+                    if std::mem::take(&mut is_call) {
+                        this.calls
+                            .insert((function.clone(), callee.clone(), number));
+                    } else {
+                        let place = (function.clone(), file.clone(), number);
+                        let cost: u64 = fields.next().context("no cost")?.parse()?;
+                        *this.costs.entry(place).or_default() += cost;
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(this)
+    }
+}
+
+/// Our file in callgrind's format has the instructions of each source line of the program, also of
+/// functions that are inlined, and the lines of its calls, as callgrind has them.
+pub(super) fn callgrind_lines(machine: &Machine) -> Result<()> {
+    for flags in [&["-O2", "-g", "-static"][..], &["-O0", "-g"]] {
+        let traced = traced(machine, flags, &[])?;
+        let output = traced.directory.path().join("callgrind");
+        let option = format!("--callgrind-out-file={}", output.display());
+        let plain = ["--compress-strings=no", "--compress-pos=no"];
+        let mut command = tool(
+            "valgrind",
+            &["--tool=callgrind", &option, plain[0], plain[1]],
+        )?;
+        command.arg(&traced.program);
+        machine::finish(command)?.expect(0)?;
+        let theirs = CallgrindLines::of(&std::fs::read_to_string(&output)?)?;
+        let text = report(machine, &["callgrind", "--no-inline"], &traced.trace)?;
+        let ours = CallgrindLines::of(&text)?;
+        let of_program = |place: &&(String, String, u32)| place.1 == "answers.c";
+        let mut compared = 0;
+        for place in theirs.costs.keys().filter(of_program) {
+            // The names of parts that the compiler has moved away differ.
+            if [
+                "fib", "is_even", "insert", "depth", "choose", "leaf", "main",
+            ]
+            .contains(&place.0.as_str())
+            {
+                let (ours, theirs) = (ours.costs.get(place), theirs.costs.get(place));
+                ensure!(ours == theirs, "{place:?}: {ours:?}, callgrind: {theirs:?}");
+                compared += 1;
+            }
+        }
+        ensure!(compared > 25, "{flags:?}: {compared} lines");
+        for (caller, callee) in [("main", "insert"), ("main", "depth"), ("main", "fib")] {
+            let of = |lines: &CallgrindLines| -> Vec<u32> {
+                let calls = lines.calls.iter();
+                calls
+                    .filter(|call| call.0 == caller && call.1 == callee)
+                    .map(|call| call.2)
+                    .collect()
+            };
+            let (ours, theirs) = (of(&ours), of(&theirs));
+            ensure!(
+                ours == theirs,
+                "{caller}, {callee}: {ours:?}, callgrind: {theirs:?}"
             );
         }
     }
