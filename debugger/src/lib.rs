@@ -30,7 +30,8 @@
 //! | `departure`, `changes` | the future of a program that was changed, and the changes |
 //! | `events` | signals, forks and system calls as stops |
 //! | `stops` | stop points of the client, and their conditions |
-//! | `branches` | the branches that a thread has executed |
+//! | `branches`, `logged` | the branches that a thread has executed |
+//! | `calls` | the call of the function in which a thread is |
 //! | `monitor` | commands of the user |
 //! | `python` | functions of a Python program |
 //! | `target` | what GDB asks for |
@@ -39,6 +40,7 @@
 mod agent;
 mod backward;
 mod branches;
+mod calls;
 mod changes;
 mod debugger;
 mod departure;
@@ -48,6 +50,7 @@ mod kept;
 mod kernel_code;
 mod kernel_view;
 mod layout;
+mod logged;
 mod monitor;
 mod opening;
 mod processes;

@@ -6,8 +6,8 @@ use vbts_cpu::{StopCause, StopPoints, WatchKind, Watchpoint};
 use vbts_gdb::{Result, StopReason, TargetError, ThreadId};
 use vbts_host::exit::Failure;
 
-use crate::branches::Selection;
 use crate::debugger::{Debugger, fatal};
+use crate::logged::Selection;
 use crate::target::unrecorded;
 
 /// Text of `monitor help`.

@@ -7,7 +7,7 @@ use vbts_cpu::{Breakpoint, StopPoints};
 use vbts_gdb::{Stop, StopReason, ThreadId};
 use vbts_host::exit::Failure;
 
-use crate::branches::Transfer;
+use crate::calls::Transfer;
 use crate::debugger::Debugger;
 use crate::processes::Process;
 use crate::replay::{EventKind, Outcome};

@@ -3,8 +3,8 @@
 use vbts_cpu::{Breakpoint, StopCause, StopPoints, WatchKind, Watchpoint};
 use vbts_gdb::{Stop, StopPoint, StopReason, ThreadId, WatchAccess};
 
-use crate::branches::is_kernel;
 use crate::debugger::Debugger;
+use crate::logged::is_kernel;
 
 impl Debugger {
     /// The stop points of the user, for the processors.
