@@ -158,7 +158,12 @@ impl Debugger {
             },
         )?;
         let stops = [last, event].into_iter().flatten();
-        Ok(stops.max_by_key(|(time, ..)| *time))
+        match stops.max_by_key(|(time, ..)| *time) {
+            Some((time, thread, StopReason::Exec { .. })) => {
+                self.former_program(thread, time).map(Some)
+            }
+            stop => Ok(stop),
+        }
     }
 
     /// A breakpoint at the present position, at which no run stops that begins here.
@@ -173,7 +178,7 @@ impl Debugger {
     }
 
     /// The position of the last instruction that `thread` has completed in an interval.
-    fn last_instruction(
+    pub(crate) fn last_instruction(
         &mut self,
         thread: ThreadId,
         start: u64,

@@ -1,14 +1,10 @@
 //! What is debugged: a process, or the processors of a machine.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 use anyhow::anyhow;
 use vbts_capture::machine::kernel::Kernel;
-use vbts_gdb::{
-    Condition, Resumption, Stop, StopPoint, StopReason, SyscallFilter, TargetError, ThreadAction,
-    ThreadId,
-};
+use vbts_gdb::{Resumption, Stop, StopReason, SyscallFilter, TargetError, ThreadAction, ThreadId};
 use vbts_host::exit::Failure;
 use vbts_vmm::inputs::Inputs;
 use vbts_vmm::machine::Machine;
@@ -16,6 +12,8 @@ use vbts_vmm::memory::GuestMemory;
 
 use crate::agent::{Agent, Connection};
 use crate::backward::Search;
+use crate::client_points::ClientPoints;
+use crate::follow::Forked;
 use crate::kept::SnapshotFiles;
 use crate::kernel_code::KernelCode;
 use crate::layout::Layout;
@@ -76,13 +74,12 @@ pub struct Debugger {
     pub(crate) stop: Stop,
     /// Position of the failure, if the process has crashed, or the kernel has panicked.
     pub(crate) crash: Option<u64>,
-    pub(crate) points: Vec<StopPoint>,
+    /// The stop points of the client in the process.
+    pub(crate) points: ClientPoints,
     /// Watchpoints for accesses stop at writes alone.
     pub(crate) writes_alone: bool,
     /// RIP of the instruction at which a watchpoint has stopped the process last.
     pub(crate) accessed_by: Option<u64>,
-    /// The conditions of the breakpoints at an address, one of which must hold for a stop.
-    pub(crate) conditions: BTreeMap<u64, Vec<Condition>>,
     /// The client needs no files of the program.
     pub(crate) client_has_files: bool,
     /// The client debugs no process any more.
@@ -101,7 +98,13 @@ pub struct Debugger {
     /// The system calls that stop the process.
     pub(crate) caught_calls: SyscallFilter,
     /// The child of the fork for which the process has stopped, until the client detaches from it.
-    pub(crate) forked: Option<ThreadId>,
+    pub(crate) forked: Option<Forked>,
+    /// The parent of a vfork whose child the client has followed, until it detaches from it.
+    pub(crate) parent: Option<ThreadId>,
+    /// The paths of the programs that the process executes from the first position on.
+    pub(crate) programs: Vec<Vec<u8>>,
+    /// The index of the one that the client knows.
+    pub(crate) program: usize,
     /// Offset of `saved_auxv` in the kernel's description of an address space.
     pub(crate) auxiliary: Option<u64>,
     /// The file of the kernel, in the kernel's view: one that is made from its memory if it has no
@@ -152,10 +155,9 @@ impl Debugger {
             },
             replay,
             crash: None,
-            points: Vec::new(),
+            points: ClientPoints::default(),
             writes_alone: false,
             accessed_by: None,
-            conditions: BTreeMap::new(),
             client_has_files: parts.client_has_files,
             has_detached: false,
             resumption: None,
@@ -165,6 +167,9 @@ impl Debugger {
             passed_signals: 0,
             caught_calls: SyscallFilter::None,
             forked: None,
+            parent: None,
+            programs: Vec::new(),
+            program: 0,
             auxiliary: None,
             kernel_file: Vec::new(),
             kernel_code: KernelCode::default(),
@@ -178,17 +183,6 @@ impl Debugger {
         }
         debugger.replay.keep(parts.kept, debugger.begin);
         Ok(debugger)
-    }
-
-    /// The file that the process executes, by the first of its mappings.
-    pub(crate) fn executable_path(&self) -> Option<Vec<u8>> {
-        let maps = self.replay.agent.maps.get(&self.process)?;
-        let lines = maps.split(|byte| *byte == b'\n');
-        let mut paths = lines.filter_map(|line| {
-            let at = line.iter().position(|byte| *byte == b'/')?;
-            Some(line[at..].to_vec())
-        });
-        paths.next()
     }
 
     /// Which process is debugged, if the run has several.
@@ -217,8 +211,13 @@ impl Debugger {
 
     /// The address space of the process now.
     pub(crate) fn space(&self) -> Option<u64> {
+        self.space_of(self.process)
+    }
+
+    /// The address space of a process now.
+    pub(crate) fn space_of(&self, process: u32) -> Option<u64> {
         let tasks = self.replay.tasks()?;
-        let mut threads = tasks.threads(self.process).into_iter();
+        let mut threads = tasks.threads(process).into_iter();
         threads.find_map(|task| tasks.space(task))
     }
 

@@ -1,4 +1,4 @@
-//! Events of the program that stop it for the client: signals, forks and system calls.
+//! Events of the program that stop it for the client: signals, forks, execs and system calls.
 
 use vbts_cpu::Breakpoint;
 use vbts_gdb::{Stop, StopReason, SyscallBoundary, SyscallFilter, ThreadId};
@@ -28,7 +28,8 @@ impl Debugger {
             EventKind::Vfork(process) => StopReason::Vfork {
                 child: child(process),
             },
-            EventKind::Exec | EventKind::Exit { .. } => return None,
+            EventKind::Exec => self.exec_reason(event.time)?,
+            EventKind::Exit { .. } => return None,
         };
         Some(Stop {
             thread: event.thread,

@@ -29,7 +29,10 @@
 //! | `forward`, `backward` | execution up to the next stop |
 //! | `departure`, `changes` | the future of a program that was changed, and the changes |
 //! | `events` | signals, forks and system calls as stops |
-//! | `stops` | stop points of the client, and their conditions |
+//! | `execs` | programs that the process executes one after the other |
+//! | `follow` | the child of a fork |
+//! | `client_points` | stop points of the client, and their conditions |
+//! | `stops` | what a stop at one of them is for the client |
 //! | `branches`, `logged` | the branches that a thread has executed |
 //! | `calls` | the call of the function in which a thread is |
 //! | `monitor` | commands of the user |
@@ -42,9 +45,12 @@ mod backward;
 mod branches;
 mod calls;
 mod changes;
+mod client_points;
 mod debugger;
 mod departure;
 mod events;
+mod execs;
+mod follow;
 mod forward;
 mod kept;
 mod kernel_code;

@@ -56,7 +56,16 @@ impl Debugger {
                 _ => {}
             }
         }
-        match *words.as_slice() {
+        let from = self.replay.now();
+        let done = self.execute(thread, &words, output);
+        if done.is_err() && self.replay.now() != from {
+            self.replay.seek(from).map_err(fatal)?;
+        }
+        done
+    }
+
+    fn execute(&mut self, thread: ThreadId, words: &[&str], output: &mut Vec<u8>) -> Result<()> {
+        match *words {
             ["help"] => output.extend_from_slice(HELP.as_bytes()),
             ["processes"] if !self.is_kernel_view => {
                 let debugged = Some((self.process, self.start));
@@ -141,6 +150,8 @@ impl Debugger {
 
     /// Goes to a position, and to the thread that the processor executes there.
     fn go_to(&mut self, time: u64, output: &mut Vec<u8>) -> Result<()> {
+        let is_known = self.check_program(time);
+        is_known.map_err(|failure| TargetError::Refused(failure.to_string()))?;
         self.replay.seek(time).map_err(fatal)?;
         self.stop = self.stop_here(StopReason::Signal(0));
         self.say_where(output);

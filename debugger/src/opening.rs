@@ -23,30 +23,34 @@ const MAX_MM: usize = 4096;
 /// Arguments and variables of the environment of a program, at most.
 const MAX_STRINGS: u64 = 1 << 16;
 
-/// The number of CS, and the selector that Linux gives it in a 32-bit program (`__USER32_CS`).
-const CS: usize = 1;
-const USER32_CS: u16 = 0x23;
-
 impl Debugger {
     /// Goes to where the process that `name` selects has crashed, or else to `main`, or to the
     /// first instruction. Without a name it is the first process that has crashed, or else the
     /// first.
     pub(crate) fn open_process(&mut self, name: Option<&str>) -> Result<(), Failure> {
         let processes = &self.replay.agent.processes;
-        let process = processes.select(name).map_err(|error| anyhow!(error))?;
-        let process = &process.clone();
+        let selected = processes.select(name).map_err(|error| anyhow!(error))?;
+        let (begin, process) = (selected.begin(), &selected.process.clone());
+        self.programs = selected.programs();
         (self.process, self.start) = (process.id, process.start);
         self.stop.thread = ThreadId {
             process: process.id,
             thread: process.id,
         };
         self.find_auxiliary_of_first()?;
-        self.find_end(process);
-        self.begin = self.enter_program(process.id, process.begin)?;
+        self.find_end(process, begin);
+        self.begin = self.enter_program(process.id, begin)?;
         self.replay.agent.shown = self.begin;
-        let crash = process.crash.filter(|(_, time)| *time >= self.begin);
-        if let Some((thread, time)) = crash {
-            return self.go_to_crash(thread, time);
+        let crash = self.crash_of(process);
+        self.crash = crash.map(|(time, ..)| time);
+        if let Some((time, thread, signal)) = crash.filter(|(time, ..)| self.program_at(*time) == 0)
+        {
+            self.replay.seek(time)?;
+            self.stop = Stop {
+                thread,
+                reason: StopReason::Signal(signal),
+            };
+            return Ok(());
         }
         match process.has_program() {
             true => self.go_to_main(),
@@ -54,9 +58,9 @@ impl Debugger {
         }
     }
 
-    /// Finds where the process ends: at its call of `exit_group`, at the end of the thread that has
-    /// crashed, or when its last thread ends.
-    fn find_end(&mut self, process: &Process) {
+    /// Finds where the process, which is debugged from `begin` on, ends: at its call of
+    /// `exit_group`, at the end of the thread that has crashed, or when its last thread ends.
+    pub(crate) fn find_end(&mut self, process: &Process, begin: u64) {
         let crash = process.crash.map(|(thread, _)| thread);
         let until = process.end_time().unwrap_or(u64::MAX);
         let exits = self
@@ -66,7 +70,7 @@ impl Debugger {
             .filter_map(|event| match event.kind {
                 EventKind::Exit { of_process }
                     if event.thread.process == process.id
-                        && (process.begin..until).contains(&event.time) =>
+                        && (begin..until).contains(&event.time) =>
                 {
                     let is_first = of_process || crash == Some(event.thread.thread);
                     Some((event.time, is_first))
@@ -99,14 +103,16 @@ impl Debugger {
                 return Err(anyhow!("the process has executed nothing").into());
             }
         }
-        let cpu = self.replay.cpu();
-        self.is_32_bit = cpu.is_some_and(|cpu| cpu.state().seg[CS].selector == USER32_CS);
+        if let Some(thread) = self.current_thread() {
+            self.note_width(thread);
+        }
         Ok(self.replay.now())
     }
 
-    /// Goes to the signal that has ended the program, if the last instruction of `thread` before
-    /// virtual time `crash` in ns has caused one.
-    fn go_to_crash(&mut self, thread: u32, crash: u64) -> Result<(), Failure> {
+    /// The signal that has ended the process, if it has crashed in the session: the last one before
+    /// that, its position, the thread and its number.
+    pub(crate) fn crash_of(&self, process: &Process) -> Option<(u64, ThreadId, u8)> {
+        let (thread, crash) = process.crash.filter(|(_, time)| *time >= self.begin)?;
         let mut signals = self
             .replay
             .events
@@ -115,17 +121,7 @@ impl Debugger {
                 EventKind::Signal(signal, _) => Some((event.time, event.thread, signal)),
                 _ => None,
             });
-        let last = signals.rfind(|(time, id, _)| *time <= crash && id.thread == thread);
-        let Some((time, thread, signal)) = last else {
-            return Ok(());
-        };
-        self.crash = Some(time);
-        self.replay.seek(time)?;
-        self.stop = Stop {
-            thread,
-            reason: StopReason::Signal(signal),
-        };
-        Ok(())
+        signals.rfind(|(time, id, _)| *time <= crash && id.thread == thread)
     }
 
     /// Goes to `main`. The code at the entry point, which is the C library's, passes its address to

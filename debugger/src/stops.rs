@@ -1,4 +1,4 @@
-//! The stop points of the client, and what a stop at one of them is for it.
+//! The stop points of the client for the processors, and what a stop at one of them is for it.
 
 use vbts_cpu::{Breakpoint, StopCause, StopPoints, WatchKind, Watchpoint};
 use vbts_gdb::{Stop, StopPoint, StopReason, ThreadId, WatchAccess};
@@ -21,7 +21,7 @@ impl Debugger {
             breakpoints: space.map_or_else(Vec::new, |space| self.call_breakpoints(space)),
             ..StopPoints::default()
         };
-        for point in &self.points {
+        for point in self.points.iter() {
             match *point {
                 StopPoint::Breakpoint { address } | StopPoint::HardwareBreakpoint { address } => {
                     points.breakpoints.push(Breakpoint { address, space });
@@ -61,7 +61,7 @@ impl Debugger {
         let StopCause::Breakpoint { address } = cause else {
             return true;
         };
-        let Some(conditions) = self.conditions.get(address) else {
+        let Some(conditions) = self.points.conditions_at(*address) else {
             return true;
         };
         let Some(registers) = self.registers_of(thread) else {
@@ -84,7 +84,7 @@ impl Debugger {
             StopCause::Breakpoint { address } => {
                 let is_hardware = self
                     .points
-                    .contains(&StopPoint::HardwareBreakpoint { address });
+                    .contains(StopPoint::HardwareBreakpoint { address });
                 Some(match is_hardware {
                     true => StopReason::HardwareBreakpoint,
                     false => StopReason::Breakpoint,

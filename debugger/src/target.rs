@@ -19,10 +19,6 @@ const FAULTS: [u8; 5] = [4, 5, 7, 8, 11];
 const KERNEL_FILE: &[u8] = b"/kernel";
 /// SIGINT of Linux.
 const SIGINT: u8 = 2;
-/// Stop points of the user at most, so that a client cannot make each access slow without end.
-const MAX_STOP_POINTS: usize = 4096;
-/// Length in bytes of a watchpoint at most.
-const MAX_WATCHED: u64 = 1 << 20;
 
 /// What is known of the recorded run alone.
 pub(crate) fn unrecorded() -> TargetError {
@@ -41,8 +37,8 @@ impl Target for Debugger {
         let has_calls = self.replay.system_call().is_some();
         capabilities.set(Capabilities::CATCH_SYSCALLS, has_calls);
         capabilities.set(Capabilities::AUXILIARY_VECTOR, self.auxiliary.is_some());
-        let has_path = self.executable_path().is_some();
-        capabilities.set(Capabilities::EXECUTABLE, has_path);
+        let path = self.program_path(self.replay.now());
+        capabilities.set(Capabilities::EXECUTABLE, path.is_some());
         capabilities
     }
 
@@ -62,13 +58,7 @@ impl Target for Debugger {
             return Ok(Vec::new());
         }
         let mut threads = self.thread_list();
-        // The client removes its breakpoints from the child, and detaches from it.
-        threads.extend(self.forked.map(|id| ThreadInfo {
-            id,
-            name: String::new(),
-            processor: None,
-            state: String::new(),
-        }));
+        threads.extend(self.other_threads());
         Ok(threads)
     }
 
@@ -96,47 +86,25 @@ impl Target for Debugger {
     }
 
     fn add_stop_point(&mut self, process: u32, point: StopPoint) -> Result<()> {
-        // The child of a fork has those of its parent for the client.
-        if self.points.contains(&point) || process != self.process {
-            return Ok(());
-        }
-        let is_too_long = matches!(point, StopPoint::Watchpoint { length, .. }
-            if length == 0 || length > MAX_WATCHED);
-        if self.points.len() >= MAX_STOP_POINTS || is_too_long {
-            return Err(TargetError::Refused(
-                "there are too many stop points, or a watchpoint is too long".into(),
-            ));
-        }
-        self.points.push(point);
-        Ok(())
+        let points = self.points_of(process);
+        points.map_or(Ok(()), |points| points.add(point))
     }
 
     fn remove_stop_point(&mut self, process: u32, point: StopPoint) -> Result<()> {
-        if process != self.process {
-            return Ok(());
+        if let Some(points) = self.points_of(process) {
+            points.remove(point);
         }
-        self.points.retain(|other| *other != point);
-        let points = &self.points;
-        self.conditions
-            .retain(|address, _| has_breakpoint(points, *address));
         Ok(())
     }
 
     fn set_conditions(
         &mut self,
-        _process: u32,
+        process: u32,
         address: u64,
         conditions: Vec<Condition>,
     ) -> Result<()> {
-        if conditions.is_empty() {
-            self.conditions.remove(&address);
-        } else if self.conditions.len() < MAX_STOP_POINTS || self.conditions.contains_key(&address)
-        {
-            self.conditions.insert(address, conditions);
-        } else {
-            return Err(TargetError::Refused("there are too many conditions".into()));
-        }
-        Ok(())
+        let points = self.points_of(process);
+        points.map_or(Ok(()), |points| points.set_conditions(address, conditions))
     }
 
     fn catch_syscalls(&mut self, _process: u32, filter: SyscallFilter) -> Result<()> {
@@ -150,6 +118,7 @@ impl Target for Debugger {
     }
 
     fn resume(&mut self, resumption: &Resumption) -> Result<()> {
+        self.follow_resumed(&resumption.threads);
         let threads = self.threads()?.into_iter().map(|thread| thread.id);
         self.stopped_threads = threads
             .filter(|id| resumption.threads.iter().all(|(resumed, _)| resumed != id))
@@ -186,10 +155,10 @@ impl Target for Debugger {
         if let Some(stop) = &stop {
             self.stop = stop.clone();
             self.resumption = None;
-            self.forked = match stop.reason {
-                StopReason::Fork { child } | StopReason::Vfork { child } => Some(child),
-                _ => None,
-            };
+            self.note_fork(stop);
+            if matches!(stop.reason, StopReason::Exec { .. }) {
+                self.note_program(stop.thread);
+            }
         }
         Ok(stop)
     }
@@ -203,10 +172,8 @@ impl Target for Debugger {
         Ok(self.stop.clone())
     }
 
-    /// The client also detaches from the child of a fork, which it does not debug.
     fn detach(&mut self, process: Option<u32>) -> Result<()> {
-        self.has_detached |= process.is_none_or(|process| process == self.process);
-        self.forked = self.forked.filter(|child| Some(child.process) != process);
+        self.leave(process);
         Ok(())
     }
 
@@ -225,8 +192,10 @@ impl Target for Debugger {
         self.read_auxiliary().ok_or(TargetError::Errno(ESRCH))
     }
 
+    /// The child of a fork has the program of its parent.
     fn executable(&mut self, _process: u32) -> Result<Vec<u8>> {
-        self.executable_path().ok_or(TargetError::Errno(ESRCH))
+        let path = self.program_path(self.replay.now());
+        path.map(<[u8]>::to_vec).ok_or(TargetError::Errno(ESRCH))
     }
 
     /// Nothing has to be on: a replay makes the branches when they are asked for.
@@ -272,9 +241,16 @@ impl Target for Debugger {
         if !self.client_has_files {
             return Err(TargetError::Unsupported);
         }
+        let child = self.forked.as_ref().map(|child| child.thread.process);
+        let is_known = [Some(self.process), child]
+            .into_iter()
+            .flatten()
+            .any(|process| {
+                // The child has the mappings of its parent.
+                is_maps_of(process, path)
+            });
         let maps = self.replay.agent.maps.get(&self.process);
-        let maps = maps.filter(|_| is_maps_of(self.process, path));
-        match maps {
+        match maps.filter(|_| is_known) {
             Some(maps) => Ok(Box::new(maps.clone())),
             None => Err(TargetError::Errno(ENOENT)),
         }
@@ -331,12 +307,6 @@ fn is_maps_of(process: u32, path: &[u8]) -> bool {
         Some(["task", thread, "maps"]) => thread.parse::<u32>().is_ok(),
         _ => false,
     }
-}
-
-/// Returns whether one of `points` is a breakpoint at `address`.
-fn has_breakpoint(points: &[StopPoint], address: u64) -> bool {
-    points.contains(&StopPoint::Breakpoint { address })
-        || points.contains(&StopPoint::HardwareBreakpoint { address })
 }
 
 impl Debugger {

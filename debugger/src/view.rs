@@ -107,7 +107,8 @@ impl Debugger {
                 .hide_int3(address, buffer.get_mut(..read).unwrap_or_default());
             return read;
         }
-        let space_and_tasks = self.space().zip(self.replay.tasks());
+        let space = self.space_of(thread.process);
+        let space_and_tasks = space.zip(self.replay.tasks());
         space_and_tasks.map_or(0, |(space, tasks)| tasks.read(space, address, buffer))
     }
 

@@ -89,6 +89,7 @@ pub(super) fn is_reportable(client: Client, reason: &StopReason) -> bool {
     match reason {
         StopReason::Fork { .. } => client.fork_events,
         StopReason::Vfork { .. } | StopReason::VforkDone => client.vfork_events,
+        StopReason::Exec { .. } => client.exec_events,
         _ => true,
     }
 }

@@ -88,9 +88,14 @@ impl Recorded {
 
     /// What gdb prints for `commands`.
     fn gdb(&self, machine: &Machine, commands: &str) -> Result<String> {
+        self.gdb_with(machine, &[], commands)
+    }
+
+    /// What gdb prints for `commands`, with options of `vbts debug`.
+    fn gdb_with(&self, machine: &Machine, options: &[&str], commands: &str) -> Result<String> {
         let script = self.file("commands.gdb");
         fs::write(&script, commands)?;
-        let run = debug(machine, &self.file("run.vbts"), &script)?.expect(0)?;
+        let run = debug(machine, options, &self.file("run.vbts"), &script)?.expect(0)?;
         Ok(both(&run))
     }
 }
@@ -100,9 +105,9 @@ fn both(run: &Run) -> String {
     String::from_utf8_lossy(&run.stdout).into_owned() + &run.stderr
 }
 
-fn debug(machine: &Machine, file: &Path, script: &Path) -> Result<Run> {
+fn debug(machine: &Machine, options: &[&str], file: &Path, script: &Path) -> Result<Run> {
     let mut command = machine.command(["debug", "--batch", "-x"]);
-    command.arg(script).arg(file);
+    command.arg(script).args(options).arg(file);
     // Nothing of the user's changes the session, which keeps nothing.
     command.env("HOME", "/nonexistent");
     command.env("XDG_CACHE_HOME", "/dev/null");

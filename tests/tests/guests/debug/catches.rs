@@ -21,6 +21,7 @@ fn trials(module: &str) -> Vec<Trial> {
         &[
             ("calls_forks_and_signals", events),
             ("exceptions", exceptions),
+            ("children_and_execs", children),
             ("ctrl_c_stops_the_program", interrupt),
         ],
     )
@@ -83,6 +84,98 @@ fn events(machine: &Machine) -> Result<()> {
         "Catchpoint 1 (call to syscall write)",
     ];
     check_order(&recorded.gdb(machine, all)?, &expected)
+}
+
+const CHILDREN: &str = "#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+volatile int counter;
+static int add(int n)
+{
+	counter += n;
+	return counter;
+}
+int main(int argc, char **argv)
+{
+	char other[4096];
+	if (argc > 2) {
+		add(7);
+		execl(argv[1], argv[1], \"8\", NULL);
+	}
+	if (argc > 1)
+		return add(8);
+	add(1);
+	snprintf(other, sizeof(other), \"%s.other\", argv[0]);
+	if (fork() == 0)
+		_exit(add(20));
+	wait(NULL);
+	if (vfork() == 0) {
+		execl(other, other, argv[0], \"7\", NULL);
+		_exit(99);
+	}
+	wait(NULL);
+	return add(2);
+}
+";
+
+/// The client follows a child, to programs that it executes, and back.
+fn children(machine: &Machine) -> Result<()> {
+    let recorded = Recorded::prepare(CHILDREN)?;
+    fs::copy(recorded.file("program"), recorded.file("program.other"))?;
+    recorded.record(machine, &[], 3)?;
+    let began = "No more reverse-execution history.";
+
+    // The parent is left at the fork.
+    let commands = "break add\ncontinue\nset follow-fork-mode child\ncontinue\nprint counter
+info inferiors\nfinish\nreverse-continue\nreverse-continue\nprint counter\ncontinue\nprint n
+delete\ncontinue\nset follow-fork-mode parent\n";
+    let expected = [
+        "add (n=1)",
+        "add (n=20)",
+        "$1 = 1",
+        "Value returned is $2 = 21",
+        "add (n=20)",
+        began,
+        "$3 = 1",
+        "add (n=20)",
+        "$4 = 20",
+        began,
+    ];
+    check_order(&recorded.gdb(machine, commands)?, &expected)?;
+
+    // By a vfork, to two programs.
+    let commands = "catch vfork\ncontinue\nset follow-fork-mode child\ncatch exec\ncontinue
+break add\ncontinue\nbt\ncontinue\ninfo inferiors\ncontinue\nprint n\ngoto start
+reverse-continue\nreverse-continue\nbt\nprint counter\nreverse-continue\nbt 1\nprint counter
+reverse-continue\nreverse-continue\n";
+    let expected = [
+        "Catchpoint 1 (vforked process",
+        "Catchpoint 2 (exec'd",
+        "program.other)",
+        "add (n=7)",
+        "main (argc=3",
+        "Catchpoint 2 (exec'd",
+        "program)",
+        "add (n=8)",
+        "$1 = 8",
+        "Catchpoint 2 (exec'd",
+        "program.other)",
+        "add (n=7)",
+        "main (argc=3",
+    ];
+    check_order(&recorded.gdb(machine, commands)?, &expected)?;
+
+    // From the first one of these on.
+    let commands = "bt\ncatch exec\ncontinue\nbreak add\ncontinue\ngoto start\n";
+    let text = recorded.gdb_with(machine, &["--process", "program.other"], commands)?;
+    let expected = [
+        "main (",
+        "Catchpoint 1 (exec'd",
+        "add (n=8)",
+        "the process executes another program then",
+    ];
+    check_order(&text, &expected)
 }
 
 const EXCEPTIONS: &str = "#include <stdexcept>

@@ -61,7 +61,7 @@ impl Panic {
     fn gdb(&self, machine: &Machine, commands: &str) -> Result<String> {
         let script = self.file("commands.gdb");
         fs::write(&script, commands)?;
-        let run = debug(machine, &self.file("panic.vbts"), &script)?.expect(0)?;
+        let run = debug(machine, &[], &self.file("panic.vbts"), &script)?.expect(0)?;
         Ok(both(&run))
     }
 }
@@ -266,7 +266,7 @@ fn compressed(machine: &Machine) -> Result<()> {
         "who-called\nbreak do_filp_open\nreverse-continue\ngoto start\nx/i $pc\nstepi
 reverse-stepi\nbreak *start_kernel\ncontinue\n",
     )?;
-    let text = both(&debug(machine, &recording, &script)?.expect(0)?);
+    let text = both(&debug(machine, &[], &recording, &script)?.expect(0)?);
     let expected = [
         "panic ()",
         "in mount_root",
