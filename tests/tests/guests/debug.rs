@@ -21,6 +21,7 @@ mod narrow;
 mod processes;
 mod python;
 mod records;
+mod seeded;
 mod several_processors;
 mod values;
 mod writes;
@@ -31,7 +32,8 @@ fn trials(module: &str) -> Vec<Trial> {
     machine::trials_of(
         module,
         &[
-            ("a_crash_leads_to_the_guilty_line", guide),
+            ("a_crash_leads_to_the_guilty_line", guide_crash),
+            ("a_wrong_value_leads_to_its_write", guide_value),
             ("threads_and_conditions", threads),
             ("a_way_back_leads_to_the_same_registers", round_trip),
             ("a_stopped_replay_is_the_recorded_run", unchanged),
@@ -129,31 +131,73 @@ fn check_order(text: &str, expected: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// The session of the guide: its program, its commands, and what it shows of the answers.
-fn guide(machine: &Machine) -> Result<()> {
-    let lines: Vec<&str> = GUIDE.lines().collect();
-    let start = lines.iter().position(|line| line.ends_with("cat list.c"));
-    let start = start.context("no program")? + 1;
-    let source = lines[start..]
-        .iter()
-        .take_while(|line| line.is_empty() || line.starts_with("    "));
-    let source: Vec<&str> = source.map(|line| line.trim_start_matches("    ")).collect();
-    let recorded = Recorded::new(machine, &source.join("\n"), &[], 139)?;
-    let session = GUIDE.split("## Move in time").next().unwrap_or_default();
-    let session = session
-        .split("vbts debug list.vbts")
-        .nth(1)
-        .context("no session")?;
-    let mut commands = String::new();
-    let mut expected = Vec::new();
-    for line in session.lines().filter_map(|line| line.strip_prefix("    ")) {
+/// The lines of code that follow, up to the next command or text.
+fn code_block<'a>(lines: &mut std::iter::Peekable<impl Iterator<Item = &'a str>>) -> String {
+    let is_code = |line: &&str| line.is_empty() || line.starts_with("    ");
+    let mut block = String::new();
+    while let Some(line) = lines.next_if(|line| is_code(line) && !line.starts_with("    $ ")) {
+        block += line.strip_prefix("    ").unwrap_or(line);
+        block.push('\n');
+    }
+    block
+}
+
+/// A section of the guide: its files, its commands, and the session of `vbts debug` after them.
+fn guide(machine: &Machine, heading: &str) -> Result<()> {
+    needs_gdb()?;
+    let section = GUIDE.split(&format!("## {heading}\n")).nth(1);
+    let section = section.and_then(|text| text.split("\n## ").next());
+    let mut lines = section.context("no section")?.lines().peekable();
+    let directory = tempfile::tempdir()?;
+    let at = directory.path();
+    let vbts = machine.command(["--version"]);
+    let mut recording = None;
+    while let Some(line) = lines.next() {
+        let Some(command) = line.strip_prefix("    $ ") else {
+            continue;
+        };
+        if let Some(name) = command.strip_prefix("vbts debug ") {
+            recording = Some(at.join(name));
+            break;
+        }
+        let shown = code_block(&mut lines);
+        if let Some(name) = command.strip_prefix("cat ") {
+            fs::write(at.join(name), shown)?;
+            continue;
+        }
+        let program = vbts.get_program().to_string_lossy();
+        let command = match command.strip_prefix("vbts ") {
+            Some(rest) => format!("{program} {rest}"),
+            None => command.to_owned(),
+        };
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &command]);
+        shell.current_dir(at).envs(machine::variables(&vbts));
+        let run = machine::finish(shell)?;
+        // The recorded program may crash.
+        ensure!(run.status != Some(125), "{command}: {run:?}");
+        check_order(&run.printed(), &shown.lines().collect::<Vec<_>>())?;
+    }
+    let (mut commands, mut expected) = (String::new(), Vec::new());
+    for line in lines.filter_map(|line| line.strip_prefix("    ")) {
         match line.strip_prefix("(gdb) ") {
             Some(command) => commands += &format!("{command}\n"),
             None => expected.push(line),
         }
     }
-    ensure!(commands.lines().count() >= 7 && expected.len() >= 7);
-    check_order(&recorded.gdb(machine, &commands)?, &expected)
+    ensure!(commands.lines().count() >= 5 && expected.len() >= 5);
+    let script = at.join("commands.gdb");
+    fs::write(&script, &commands)?;
+    let run = debug(machine, &[], &recording.context("no session")?, &script)?;
+    check_order(&both(&run.expect(0)?), &expected)
+}
+
+fn guide_crash(machine: &Machine) -> Result<()> {
+    guide(machine, "Why did it crash?")
+}
+
+fn guide_value(machine: &Machine) -> Result<()> {
+    guide(machine, "Who wrote this?")
 }
 
 const THREADS: &str = "
