@@ -1,4 +1,4 @@
-//! Changes that the client makes to the program: its memory and its registers.
+//! Changes that the client makes to a program: its memory and its registers.
 
 use vbts_cpu::state::{ArchState, gpr, rflags};
 use vbts_cpu::{Breakpoint, StopCause, StopPoints};
@@ -22,25 +22,13 @@ const STORE_TIME: u64 = 50_000_000;
 const FS: usize = 4;
 const GS: usize = 5;
 
-fn refused(reason: impl Into<String>) -> TargetError {
+pub(crate) fn refused(reason: impl Into<String>) -> TargetError {
     TargetError::Refused(reason.into())
 }
 
 impl Debugger {
-    /// Refuses changes where they are not known how to make.
-    fn check_changeable(&self) -> Result<()> {
-        let has_several = self.replay.processor(1).is_some();
-        match self.is_kernel_view || self.is_32_bit || has_several {
-            true => Err(refused(
-                "only programs of 64 bits on one processor can be changed",
-            )),
-            false => Ok(()),
-        }
-    }
-
     /// Writes memory of the process, all bytes or none.
     pub(crate) fn change_memory(&mut self, address: u64, bytes: &[u8]) -> Result<()> {
-        self.check_changeable()?;
         let end = address.checked_add(bytes.len() as u64);
         if end.is_none_or(|end| end > USER_END) {
             return Err(TargetError::Errno(EFAULT));
@@ -98,19 +86,19 @@ impl Debugger {
         Ok(place.filter(|place| !is_of_all(*place)))
     }
 
-    /// Has the current thread of the process, if it is in user mode, store `byte` at `address`, so
-    /// that the kernel handles the page fault. Everything but that page is as before.
+    /// Has a thread of the process that is in user mode store `byte` at `address`, so that the
+    /// kernel handles the page fault. Everything but that page is as before, apart from what other
+    /// processors execute meanwhile.
     fn store_by_guest(
         &mut self,
         space: u64,
         address: u64,
         byte: u8,
     ) -> std::result::Result<(), Failure> {
-        let thread = self.tasks()?.in_user_mode();
-        let Some(thread) = thread.filter(|thread| thread.process == self.process) else {
+        let Some((number, thread)) = self.tasks()?.user_mode_thread(self.process) else {
             return Ok(());
         };
-        let Some(cpu) = self.replay.cpu() else {
+        let Some(cpu) = self.replay.processor(number) else {
             return Ok(());
         };
         let before = cpu.state();
@@ -129,18 +117,20 @@ impl Debugger {
         state.gpr[gpr::RDI] = address;
         state.gpr[gpr::RAX] = byte.into();
         self.replay.machine.write_memory(place, &STORE)?;
-        self.replay.machine.set_current_state(&state);
+        self.replay.machine.set_state(number, &state);
         self.run_store(space, thread, code + STORE.len() as u64)?;
         self.replay.machine.write_memory(place, &old)?;
-        if self.tasks()?.in_user_mode() == Some(thread)
-            && let Some(now) = self.replay.cpu().map(|cpu| cpu.state())
+        // The kernel may have moved it to another processor.
+        if let Some(number) = self.tasks()?.user_mode_processor(thread)
+            && let Some(now) = self.replay.processor(number).map(|cpu| cpu.state())
         {
-            self.replay.machine.set_current_state(&ArchState {
+            let state = ArchState {
                 gpr: before.gpr,
                 rip: before.rip,
                 rflags: before.rflags,
                 ..now
-            });
+            };
+            self.replay.machine.set_state(number, &state);
         }
         Ok(())
     }
@@ -189,11 +179,10 @@ impl Debugger {
 
     /// Replaces the registers of a thread.
     pub(crate) fn change_registers(&mut self, thread: ThreadId, new: &Registers) -> Result<()> {
-        self.check_changeable()?;
         let tasks = self.tasks().map_err(fatal)?;
         let task = tasks.find(thread).ok_or(TargetError::Errno(ESRCH))?;
         let old = tasks.registers(task).ok_or(TargetError::Errno(ESRCH))?;
-        let is_executed = tasks.in_user_mode() == Some(thread);
+        let executing = tasks.user_mode_processor(thread);
         let new = &Registers {
             rflags: new.rflags & USER_FLAGS | old.rflags & !USER_FLAGS,
             // An address of the kernel in them would be its own, and GDB sets the last one to
@@ -214,15 +203,16 @@ impl Debugger {
             ));
         }
         let is_held = self.held_signal().is_some_and(|(held, _)| held == thread);
-        if is_executed || is_held {
+        let holding = self.replay.current_number().filter(|_| is_held);
+        if let Some(number) = executing.or(holding)
+            && let Some(mut state) = self.replay.processor(number).map(|cpu| cpu.state())
+        {
             self.replay.depart();
             if is_held {
                 self.write_frame(task, new).map_err(fatal)?;
             }
-            let state = self.replay.cpu().map(|cpu| cpu.state());
-            let mut state = state.ok_or(TargetError::Errno(ESRCH))?;
-            set_registers(&mut state, new, is_executed);
-            self.replay.machine.set_current_state(&state);
+            set_registers(&mut state, new, executing.is_some());
+            self.replay.machine.set_state(number, &state);
             return Ok(());
         }
         // Outside of a system call it was interrupted, and continues with what it has saved.
@@ -283,7 +273,7 @@ fn set_registers(state: &mut ArchState, new: &Registers, is_in_user_mode: bool) 
     }
 }
 
-fn set_fxsave(state: &mut ArchState, new: &Fxsave) {
+pub(crate) fn set_fxsave(state: &mut ArchState, new: &Fxsave) {
     let x87 = &mut state.x87;
     (x87.fcw, x87.fsw, x87.fop) = (new.fcw, new.fsw, new.fop);
     let is_used = |n: &u32| new.ftw >> (2 * n) & 3 != 3;

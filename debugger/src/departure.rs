@@ -88,13 +88,16 @@ impl Debugger {
     ) -> Result<(Outcome, Option<Stop>), Failure> {
         let mut points = points.clone();
         let tracer = self.replay.ptrace_stop();
-        points.breakpoints.push(Breakpoint {
-            address: tracer,
-            space: None,
-        });
+        if !self.is_kernel_view {
+            points.breakpoints.push(Breakpoint {
+                address: tracer,
+                space: None,
+            });
+        }
         let until = self.replay.now().saturating_add(SLICE);
         let outcome = self.replay.step(until, &points, processor)?;
         if let Outcome::Stopped(causes) = &outcome
+            && !self.is_kernel_view
             && causes.contains(&StopCause::Breakpoint { address: tracer })
         {
             let stop = self.stop_for_tracer();
@@ -173,13 +176,15 @@ impl Debugger {
         state.rip = u64::from_le_bytes(address);
         state.gpr[gpr::RSP] = stack.wrapping_add(8);
         state.gpr[gpr::RAX] = signal.into();
-        self.replay.machine.set_current_state(&state);
+        if let Some(number) = self.replay.current_number() {
+            self.replay.machine.set_state(number, &state);
+        }
     }
 
     /// Resumes a changed program with the signal that the client gives to the thread that waits
     /// with one.
     pub(crate) fn resume_departed(&mut self, threads: &[(ThreadId, ThreadAction)]) {
-        if self.replay.departure.is_none() {
+        if self.replay.departure.is_none() || self.is_kernel_view {
             return;
         }
         let Some((waiting, _)) = self.held_signal() else {

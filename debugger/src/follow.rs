@@ -37,7 +37,8 @@ impl Debugger {
     }
 
     /// Threads that the client knows besides those of the process: the child of a fork, until the
-    /// client detaches from it or follows it, and the parent of a vfork whose child it has followed.
+    /// client detaches from it or follows it, and the parent of a vfork whose child it has
+    /// followed.
     pub(crate) fn other_threads(&self) -> impl Iterator<Item = ThreadInfo> {
         let child = self.forked.as_ref().map(|child| child.thread);
         let others = child.into_iter().chain(self.parent);

@@ -16,7 +16,7 @@ const MAX_SIZE: u64 = 32 << 10;
 
 /// Offsets of members, and addresses of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Layout {
+pub struct Layout {
     /// `init_task`, the head of the list of processes.
     pub init_task: u64,
     /// Offset of the current task's address in the data of a processor.
@@ -54,7 +54,7 @@ pub(crate) struct Layout {
 impl Layout {
     /// Finds the layout of a 64-bit kernel by its file. `None`: the kernel has no symbols, or is
     /// another one.
-    pub(crate) fn of(image: &[u8]) -> Option<Self> {
+    pub fn of(image: &[u8]) -> Option<Self> {
         let kernel = Kernel::parse(image)?;
         let file = File::parse(image).ok()?;
         if !file.is_64() {

@@ -27,7 +27,8 @@
 //! | `debugger` | what is debugged, and where it can be |
 //! | `opening` | where the process begins and ends, and the first position |
 //! | `forward`, `backward` | execution up to the next stop |
-//! | `departure`, `changes` | the future of a program that was changed, and the changes |
+//! | `departure` | the future of a program or machine that was changed |
+//! | `changes`, `machine_changes` | the changes |
 //! | `events` | signals, forks and system calls as stops |
 //! | `execs` | programs that the process executes one after the other |
 //! | `follow` | the child of a fork |
@@ -57,6 +58,7 @@ mod kernel_code;
 mod kernel_view;
 mod layout;
 mod logged;
+mod machine_changes;
 mod monitor;
 mod opening;
 mod processes;
@@ -72,4 +74,7 @@ mod view;
 pub use agent::{AgentPort, Connection};
 pub use debugger::{Debugger, Parts};
 pub use kept::{SnapshotFile, SnapshotFiles};
+pub use layout::Layout;
+pub use python::python_frames;
+pub use tasks::{Task, Tasks};
 pub use view::View;

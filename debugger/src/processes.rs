@@ -214,9 +214,9 @@ impl Processes {
     }
 
     /// The process with the number, or that of one of its threads, or with the name of a program
-    /// that `wanted` is: of several, the first that failed. It is selected from its last program on,
-    /// or from an earlier one that has the name, if no last one has it. Without `wanted`, the first
-    /// process that crashed, or else the first.
+    /// that `wanted` is: of several, the first that failed. It is selected from its last program
+    /// on, or from an earlier one that has the name, if no last one has it. Without `wanted`, it is
+    /// the first process that crashed, or else the first.
     ///
     /// # Errors
     /// There is none. The text has a list of all.

@@ -79,26 +79,38 @@ impl Debugger {
             let len = bytes.len();
             tasks.read(space, address, bytes) == len
         };
-        let python = Python::at(runtime, &read).map_err(TargetError::Refused)?;
-        let Some(first) = python.current_frame(runtime, thread.thread) else {
-            let message = format!("{thread} executes no Python");
-            return Err(TargetError::Refused(message));
-        };
-        let mut text = String::new();
-        for (n, frame) in python.frames(first).iter().enumerate() {
-            let line = frame.line.map(|line| format!(":{line}"));
-            // Writes to a string cannot fail.
-            let _ = writeln!(
-                text,
-                "#{n}  {} {}{}",
-                frame.name,
-                frame.file,
-                line.unwrap_or_default()
-            );
-        }
+        let text = python_frames(thread.thread, runtime, &read).map_err(TargetError::Refused)?;
         output.extend_from_slice(text.as_bytes());
         Ok(())
     }
+}
+
+/// Returns the Python functions that the thread with a number executes, one a line, the innermost
+/// first. `_PyRuntime` is at `runtime` of the memory that `read` reads.
+///
+/// # Errors
+/// The memory has none of a known version, or the thread executes no Python.
+pub fn python_frames(
+    thread: u32,
+    runtime: u64,
+    read: &dyn Fn(u64, &mut [u8]) -> bool,
+) -> std::result::Result<String, String> {
+    let python = Python::at(runtime, read)?;
+    let first = python.current_frame(runtime, thread);
+    let first = first.ok_or_else(|| format!("thread {thread} executes no Python"))?;
+    let mut text = String::new();
+    for (n, frame) in python.frames(first).iter().enumerate() {
+        let line = frame.line.map(|line| format!(":{line}"));
+        // Writes to a string cannot fail.
+        let _ = writeln!(
+            text,
+            "#{n}  {} {}{}",
+            frame.name,
+            frame.file,
+            line.unwrap_or_default()
+        );
+    }
+    Ok(text)
 }
 
 impl<'a> Python<'a> {

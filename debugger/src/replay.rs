@@ -198,6 +198,11 @@ impl Replay {
         self.machine.current_processor().map(|(_, cpu)| cpu)
     }
 
+    /// The number of the processor that has its turn.
+    pub(crate) fn current_number(&self) -> Option<usize> {
+        self.machine.current_processor().map(|(number, _)| number)
+    }
+
     /// The processor with this number.
     pub(crate) fn processor(&self, number: usize) -> Option<&Cpu> {
         self.machine.processors().nth(number)

@@ -71,7 +71,10 @@ impl Target for Debugger {
     }
 
     fn write_registers(&mut self, thread: ThreadId, registers: &Registers) -> Result<()> {
-        self.change_registers(thread, registers)
+        match self.is_kernel_view {
+            true => self.change_processor(thread, registers),
+            false => self.change_registers(thread, registers),
+        }
     }
 
     fn read_memory(&mut self, thread: ThreadId, address: u64, buffer: &mut [u8]) -> Result<usize> {
@@ -81,8 +84,11 @@ impl Target for Debugger {
         }
     }
 
-    fn write_memory(&mut self, _thread: ThreadId, address: u64, bytes: &[u8]) -> Result<()> {
-        self.change_memory(address, bytes)
+    fn write_memory(&mut self, thread: ThreadId, address: u64, bytes: &[u8]) -> Result<()> {
+        match self.is_kernel_view {
+            true => self.change_machine_memory(thread, address, bytes),
+            false => self.change_memory(address, bytes),
+        }
     }
 
     fn add_stop_point(&mut self, process: u32, point: StopPoint) -> Result<()> {
@@ -147,9 +153,9 @@ impl Target for Debugger {
             Some(Direction::Backward) => self.run_backward(),
             _ => self.run_forward(),
         };
-        match self.is_kernel_view {
-            true => console.append(&mut self.replay.machine.take_console()),
-            false => console.append(&mut self.replay.agent.output),
+        console.append(&mut self.replay.agent.output);
+        if self.is_kernel_view {
+            console.append(&mut self.replay.machine.take_console());
         }
         let stop = ran.map_err(fatal)?;
         if let Some(stop) = &stop {

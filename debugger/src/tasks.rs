@@ -28,7 +28,7 @@ const GS: usize = 5;
 
 /// The kernel's view of its tasks, at the present position of a replay.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Tasks<'a> {
+pub struct Tasks<'a> {
     machine: &'a Machine,
     /// The processor that has its turn.
     cpu: &'a Cpu,
@@ -37,7 +37,7 @@ pub(crate) struct Tasks<'a> {
 
 /// A task: the address of its `struct task_struct`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Task(u64);
+pub struct Task(u64);
 
 /// The registers of a program, as an entry into the kernel has saved them (`struct pt_regs`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,7 +45,7 @@ struct Frame([u64; FRAME_WORDS]);
 
 impl<'a> Tasks<'a> {
     /// The tasks that the kernel with `layout` has in `machine`. `None`: it has no processor.
-    pub(crate) fn new(machine: &'a Machine, layout: &'a Layout) -> Option<Self> {
+    pub fn new(machine: &'a Machine, layout: &'a Layout) -> Option<Self> {
         let (_, cpu) = machine.current_processor()?;
         Some(Self {
             machine,
@@ -61,7 +61,7 @@ impl<'a> Tasks<'a> {
     }
 
     /// The task that the processor executes which has its turn.
-    pub(crate) fn current(&self) -> Option<Task> {
+    pub fn current(&self) -> Option<Task> {
         self.task_of(self.cpu)
     }
 
@@ -84,12 +84,25 @@ impl<'a> Tasks<'a> {
 
     /// The number of the processor that executes `thread` in user mode, whether it has its turn or
     /// not.
-    pub(crate) fn user_mode_processor(&self, thread: ThreadId) -> Option<usize> {
+    pub fn user_mode_processor(&self, thread: ThreadId) -> Option<usize> {
         let mut processors = self.machine.processors();
         processors.position(|cpu| {
             let task = (cpu.cpl == 3).then(|| self.task_of(cpu)).flatten();
             task.and_then(|task| self.id(task)) == Some(thread)
         })
+    }
+
+    /// A processor that executes a thread of `process` in user mode, the one that has its turn
+    /// first, and the thread.
+    pub fn user_mode_thread(&self, process: u32) -> Option<(usize, ThreadId)> {
+        let (turn, _) = self.machine.current_processor()?;
+        let processors = self.machine.processors().enumerate();
+        let executing = processors.filter_map(|(number, cpu)| {
+            let task = (cpu.cpl == 3).then(|| self.task_of(cpu)).flatten()?;
+            let thread = self.id(task)?;
+            (thread.process == process).then_some((number, thread))
+        });
+        executing.min_by_key(|(number, _)| *number != turn)
     }
 
     /// The task that the processor with this number executes.
@@ -105,7 +118,7 @@ impl<'a> Tasks<'a> {
 
     /// The threads whose code or system calls the processors execute, by their numbers. The kernel
     /// changes the current task after the stack when it switches, so the stack tells.
-    pub(crate) fn executed(&self) -> Vec<Option<ThreadId>> {
+    pub fn executed(&self) -> Vec<Option<ThreadId>> {
         let processors = self.machine.processors();
         processors.map(|cpu| self.thread_on(cpu)).collect()
     }
@@ -126,7 +139,7 @@ impl<'a> Tasks<'a> {
     }
 
     /// The numbers of a task.
-    pub(crate) fn id(&self, task: Task) -> Option<ThreadId> {
+    pub fn id(&self, task: Task) -> Option<ThreadId> {
         let ids = self.word(task.0.wrapping_add(self.layout.ids))?;
         Some(ThreadId {
             process: (ids >> 32) as u32,
@@ -135,7 +148,7 @@ impl<'a> Tasks<'a> {
     }
 
     /// The name of a task.
-    pub(crate) fn name(&self, task: Task) -> String {
+    pub fn name(&self, task: Task) -> String {
         let mut name = [0; 16];
         self.cpu
             .read_quietly(task.0.wrapping_add(self.layout.name), &mut name);
@@ -167,7 +180,7 @@ impl<'a> Tasks<'a> {
     }
 
     /// The threads of process `process`, oldest first.
-    pub(crate) fn threads(&self, process: u32) -> Vec<Task> {
+    pub fn threads(&self, process: u32) -> Vec<Task> {
         let leader = self.leader(process);
         leader.map_or_else(Vec::new, |leader| self.threads_of(leader))
     }
@@ -185,7 +198,7 @@ impl<'a> Tasks<'a> {
     }
 
     /// The address space of a task, as CR3; `None` for one that has ended.
-    pub(crate) fn space(&self, task: Task) -> Option<u64> {
+    pub fn space(&self, task: Task) -> Option<u64> {
         let mm = self.mm(task)?;
         let pgd = self.word(mm.wrapping_add(self.layout.pgd))?;
         self.cpu.translate_quietly(pgd)
@@ -204,7 +217,7 @@ impl<'a> Tasks<'a> {
 
     /// Reads memory of a program in the address space `space`. Returns how many bytes could be
     /// read.
-    pub(crate) fn read(&self, space: u64, address: u64, buffer: &mut [u8]) -> usize {
+    pub fn read(&self, space: u64, address: u64, buffer: &mut [u8]) -> usize {
         by_pages(address, buffer, |at, bytes| {
             at < 1 << 47 && self.cpu.read_in(space, at, bytes)
         })
@@ -258,14 +271,14 @@ impl<'a> Tasks<'a> {
     }
 
     /// The number of the system call in which the current task is.
-    pub(crate) fn current_call(&self) -> Option<u64> {
+    pub fn current_call(&self) -> Option<u64> {
         let frame = self.frame(self.current()?)?;
         Some(frame.registers().orig_rax)
     }
 
     /// The registers of a task: those of the processor, or those that it has saved when it entered
     /// the kernel.
-    pub(crate) fn registers(&self, task: Task) -> Option<Registers> {
+    pub fn registers(&self, task: Task) -> Option<Registers> {
         let mut processors = self.machine.processors();
         let executed = processors
             .find(|cpu| self.task_of(cpu) == Some(task))

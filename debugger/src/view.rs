@@ -30,7 +30,7 @@ pub(crate) fn thread_of(processor: usize) -> ThreadId {
 }
 
 /// The processor for which `thread` stands there.
-fn processor_of(thread: ThreadId) -> Option<usize> {
+pub(crate) fn processor_of(thread: ThreadId) -> Option<usize> {
     let number = thread.thread.checked_sub(1)?;
     (thread.process == MACHINE).then_some(number as usize)
 }

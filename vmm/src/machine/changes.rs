@@ -18,10 +18,10 @@ impl Machine {
         written.map_err(|error| Failure::Error(error.into()))
     }
 
-    /// Replaces the state of the processor that has its turn. Its counts of instructions and of
+    /// Replaces the state of the processor with this number. Its counts of instructions and of
     /// time stay.
-    pub fn set_current_state(&mut self, state: &ArchState) {
-        if let Some(vcpu) = self.vcpus.get_mut(self.schedule.cpu()) {
+    pub fn set_state(&mut self, processor: usize, state: &ArchState) {
+        if let Some(vcpu) = self.vcpus.get_mut(processor) {
             let cpu = &vcpu.soft().cpu;
             let now = cpu.state();
             vcpu.restore(&ArchState {

@@ -14,6 +14,8 @@ fn trials(module: &str) -> Vec<Trial> {
         module,
         &[
             ("a_changed_program_has_another_future", futures),
+            ("a_program_on_several_processors_is_changed", on_several),
+            ("a_program_of_32_bits_is_changed", narrow),
             ("functions_are_called", calls),
             ("a_crash_is_repaired", crash),
         ],
@@ -51,7 +53,35 @@ int main(void)
 ";
 
 fn futures(machine: &Machine) -> Result<()> {
-    let recorded = Recorded::new(machine, SOURCE, &[], 5)?;
+    check_futures(machine, &Recorded::new(machine, SOURCE, &[], 5)?)
+}
+
+/// On several processors.
+fn on_several(machine: &Machine) -> Result<()> {
+    check_futures(
+        machine,
+        &Recorded::new(machine, SOURCE, &["--smp", "2"], 5)?,
+    )
+}
+
+/// A program of 32 bits.
+fn narrow(machine: &Machine) -> Result<()> {
+    let recorded = super::narrow::recorded(machine, SOURCE, &["-U_FORTIFY_SOURCE"], 5)?;
+    check_futures(machine, &recorded)?;
+    let commands = "tbreak square\ncontinue\nprint square(7)\nprint (int) strlen(\"hello\")
+set var $esi = 77\nprint $esi\nprint $eip == square\nfinish\nreverse-stepi\n";
+    let text = recorded.gdb(machine, commands)?;
+    let expected = [
+        "square (i=0)",
+        "$1 = 49",
+        "$2 = 5",
+        "$3 = 77",
+        "Value returned is",
+    ];
+    check_order(&text, &expected)
+}
+
+fn check_futures(machine: &Machine, recorded: &Recorded) -> Result<()> {
     let commands = "break program.c:21
 set var limit = 3
 monitor when

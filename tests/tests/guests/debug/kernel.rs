@@ -21,6 +21,7 @@ fn trials(module: &str) -> Vec<Trial> {
             ("the_start_of_a_kernel", start),
             ("breakpoints_in_code_that_was_freed", freed),
             ("processors_are_threads", processors),
+            ("a_changed_kernel_has_another_future", changes),
             ("the_kernel_below_a_program", program),
             ("a_machine_is_recorded_first", record_first),
             ("a_compressed_kernel_has_symbols", compressed),
@@ -103,6 +104,51 @@ fn guide(machine: &Machine) -> Result<()> {
     command.env("XDG_CACHE_HOME", "/dev/null");
     let report = machine::finish(command)?.expect(0)?;
     ensure!(report.printed().contains("/nonexistent"), "{report:?}");
+    Ok(())
+}
+
+/// Memory and registers that are changed, a call of the kernel's function, and the way back.
+fn changes(machine: &Machine) -> Result<()> {
+    let panic = Panic::new(machine, &[])?;
+    let commands = "print (int) panic_timeout\nset var *(int *) &panic_timeout = 3
+set var $rdi = (long) &linux_banner\nset var $xmm0.v2_double[0] = 2.5\nprint $xmm0.v2_double[0]
+continue\ngoto crash\nprint (int) panic_timeout
+stepi\nreverse-stepi\ngoto start\nset var *(char *) 0x20000 = 78\nprint *(char *) 0x20000\nwhen
+";
+    let text = panic.gdb(machine, commands)?;
+    let shown = [
+        "$1 = -1",
+        "$2 = 2.5",
+        "No more reverse-execution history.",
+        "in panic ()",
+        "$3 = -1",
+        "$4 = 78",
+    ];
+    check_order(&text, &shown)?;
+    let said = [
+        "was changed at",
+        "syncing: Linux version",
+        "Rebooting in 3 seconds",
+        "goes no further",
+        "is dropped",
+        "was changed at",
+    ];
+    check_order(&text, &said)?;
+    for (command, said) in [
+        ("set var $cs = 8", "control registers cannot be changed"),
+        ("set var $cr3 = 0", "control registers cannot be changed"),
+        ("set var $rip = 1UL << 63", "not canonical"),
+        (
+            "set var *(char *) 0x100000000000 = 1",
+            "Cannot access memory",
+        ),
+    ] {
+        let script = panic.file("commands.gdb");
+        fs::write(&script, command)?;
+        // gdb ends at an error in a script.
+        let text = both(&debug(machine, &[], &panic.file("panic.vbts"), &script)?.expect(1)?);
+        check_order(&text, &[said])?;
+    }
     Ok(())
 }
 
@@ -337,10 +383,5 @@ fn refused(machine: &Machine) -> Result<()> {
     ensure!(run.stderr.contains("is of a machine"), "{run:?}");
     let run = ask(&["--process", "init"])?;
     ensure!(run.stderr.contains("--process"), "{run:?}");
-    let text = panic.gdb(
-        machine,
-        "print *(int *) &panic_timeout\nset var *(int *) &panic_timeout = 1\n",
-    );
-    ensure!(text.is_err(), "{text:?}");
     Ok(())
 }

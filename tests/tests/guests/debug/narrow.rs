@@ -49,7 +49,12 @@ int main(void)
 }
 ";
 
-fn recorded(machine: &Machine, source: &str, options: &[&str], status: i32) -> Result<Recorded> {
+pub(super) fn recorded(
+    machine: &Machine,
+    source: &str,
+    options: &[&str],
+    status: i32,
+) -> Result<Recorded> {
     let recorded = Recorded::prepare(source)?;
     let options = [&["-m32", "-g", "-O0", "-pthread"], options].concat();
     let (source, program) = (recorded.file("program.c"), recorded.file("program"));

@@ -194,7 +194,7 @@ fn what_a_debugger_changes_is_dropped() {
         .unwrap();
     let mut state = machine.current_processor().unwrap().1.state();
     state.rip += 1;
-    machine.set_current_state(&state);
+    machine.set_state(0, &state);
     history
         .run_until(&mut machine, 3000, &mut observer)
         .unwrap_err();
