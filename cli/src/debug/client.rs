@@ -18,13 +18,15 @@ use vbts_host::exit::{Failure, conclude, killed_by, status};
 use super::kernel::KernelView;
 use super::relay::{Address, Relay};
 use super::{DebugArgs, session};
+use crate::recording::OldRecording;
 use crate::trace::{TraceDirectory, in_child};
 
 /// The names of files in the temporary directory.
 const SOCKET: &str = "gdb.socket";
 const SCRIPT: &str = "start.gdb";
 
-/// Commands that gdb executes first. `SOCKET` stands for the path of the socket.
+/// Commands that gdb executes first. `SOCKET` stands for the path of the socket, `ROOT` for the
+/// directory with the program's files, and `DIRECTORY` for its working directory.
 const COMMANDS: &str = include_str!("start.gdb");
 
 /// The program that debugs.
@@ -114,12 +116,29 @@ impl Client {
 }
 
 /// The commands that connect a gdb to `socket`.
-fn script(socket: &Path, kernel: Option<&KernelView>) -> String {
+fn script(socket: &Path, directories: &[PathBuf; 2], kernel: Option<&KernelView>) -> String {
     let view = kernel.map_or_else(String::new, KernelView::commands);
     let commands = COMMANDS
         .replace("# VIEW\n", &view)
+        .replace("ROOT", &directories[0].display().to_string())
+        .replace("DIRECTORY", &directories[1].display().to_string())
         .replace("SOCKET", &socket.display().to_string());
     commands + kernel.map_or("", KernelView::commands_after)
+}
+
+/// The directories of this host that were the root and the working directory of the recorded
+/// program, if they are still there.
+fn directories_of(recording: &OldRecording) -> [PathBuf; 2] {
+    let directory = Path::new(&recording.directory);
+    let root = recording.machine.root.as_deref().unwrap_or(Path::new("/"));
+    [&directory.join(root), directory].map(|path| {
+        // It is a part of a line for gdb.
+        let has_name = path
+            .to_str()
+            .is_some_and(|name| !name.contains(char::is_control));
+        let is_usable = has_name && path.is_absolute() && path.is_dir();
+        if is_usable { path } else { Path::new("/") }.to_path_buf()
+    })
 }
 
 /// Starts a process that serves the client of `listener`.
@@ -145,12 +164,17 @@ pub(super) fn serve_gdb(
     file: &Path,
     directory: &TraceDirectory,
 ) -> Result<(Pid, PathBuf), Failure> {
-    let kernel = KernelView::of(args, file, directory)?;
+    let recording = OldRecording::open(file)?;
+    let kernel = KernelView::of(args, &recording, directory)?;
     let socket = directory.file(SOCKET);
     let listener = private_socket(&socket)?;
     let script = directory.file(SCRIPT);
-    fs::write(&script, self::script(&socket, kernel.as_ref()))
-        .context("Cannot write a script for gdb")?;
+    let directories = directories_of(&recording);
+    fs::write(
+        &script,
+        self::script(&socket, &directories, kernel.as_ref()),
+    )
+    .context("Cannot write a script for gdb")?;
     Ok((start_server(args, file, listener)?, script))
 }
 

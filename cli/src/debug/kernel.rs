@@ -21,16 +21,15 @@ pub(super) struct KernelView {
 }
 
 impl KernelView {
-    /// The kernel's view of the recording `path`, if that is what `args` debug.
+    /// The kernel's view of `recording`, if that is what `args` debug.
     ///
     /// # Errors
-    /// The recording cannot be read, or the kernel cannot be copied to `directory`.
+    /// The kernel cannot be copied to `directory`.
     pub(super) fn of(
         args: &DebugArgs,
-        path: &Path,
+        recording: &OldRecording,
         directory: &TraceDirectory,
     ) -> Result<Option<Self>, Failure> {
-        let recording = OldRecording::open(path)?;
         if !args.is_kernel_view(recording.facts.is_machine)? {
             return Ok(None);
         }

@@ -82,7 +82,7 @@ pub(super) fn serve(args: &DebugArgs, file: &Path, client: Connecting) -> Result
         Some(file) => snapshots::open(file)?,
         None => None,
     };
-    // gdb that is started here has `set sysroot /`.
+    // gdb that is started here has them at `set sysroot`.
     let client_has_files = args.listen.is_none();
     let connect: Box<dyn FnOnce() -> io::Result<File>> = match client {
         // It waits for its answers as long as that takes.

@@ -1,7 +1,9 @@
 # The replay runs to its end before it answers.
 set remotetimeout 86400
 # Files of the host: the recording has those parts of them that the program has read.
-set sysroot /
+set sysroot ROOT
+# A library may have a path from there.
+set solib-search-path DIRECTORY
 # Code that the program has not executed yet is not in its memory.
 set trust-readonly-sections on
 # The commands below change the time.

@@ -12,6 +12,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 use vbts_tests::machine::{self, Killed, Machine, Run, Skip, TestModule};
+use vbts_tests::programs;
 
 mod catches;
 mod changes;
@@ -35,6 +36,7 @@ fn trials(module: &str) -> Vec<Trial> {
             ("a_crash_leads_to_the_guilty_line", guide_crash),
             ("a_wrong_value_leads_to_its_write", guide_value),
             ("threads_and_conditions", threads),
+            ("the_files_are_those_of_the_root", root),
             ("a_way_back_leads_to_the_same_registers", round_trip),
             ("a_stopped_replay_is_the_recorded_run", unchanged),
             ("the_first_and_the_last_position", ends),
@@ -198,6 +200,23 @@ fn guide_crash(machine: &Machine) -> Result<()> {
 
 fn guide_value(machine: &Machine) -> Result<()> {
     guide(machine, "Who wrote this?")
+}
+
+/// The program is in a root directory of its own, and gdb is told of nothing.
+fn root(machine: &Machine) -> Result<()> {
+    let recorded = Recorded::prepare(LOOP)?;
+    let root = recorded.file("root");
+    for directory in ["app", "dev", "proc", "sys", "tmp"] {
+        fs::create_dir_all(root.join(directory))?;
+    }
+    let (source, program) = (recorded.file("program.c"), root.join("app/looped"));
+    programs::gcc(&source, &program, &["-g", "-O0", "-static"])?;
+    let mut command = machine.command(["record", "--quiet", "--root"]);
+    command.arg(&root).arg("-o").arg(recorded.file("run.vbts"));
+    command.args(["--", "/app/looped"]);
+    machine::finish(command)?.expect(5)?;
+    let text = recorded.gdb(machine, "break program.c:10\ncontinue\nprint i\n")?;
+    check_order(&text, &["main () at", "Breakpoint 1, main", "$1 = 1"])
 }
 
 const THREADS: &str = "

@@ -44,9 +44,7 @@ fn frames(machine: &Machine) -> Result<()> {
         .args(["-S", "-E", "-c", SCRIPT]);
     machine::finish(command)?.expect(0)?;
     let debug = |commands: &str| {
-        let (root, python) = (root.display(), python.display());
-        let begin = format!("set sysroot {root}\nfile {python}\ngoto end\n");
-        fs::write(file("commands.gdb"), begin + commands)?;
+        fs::write(file("commands.gdb"), format!("goto end\n{commands}"))?;
         let mut command = machine.command(["debug", "--batch", "-x"]);
         command.arg(file("commands.gdb")).arg(file("run.vbts"));
         machine::finish(command)
