@@ -1,5 +1,5 @@
-//! Changes that the client makes to a machine, in the kernel's view: memory, and the registers of its
-//! processors.
+//! Changes that the client makes to a machine, in the kernel's view: memory, and the registers of
+//! its processors.
 
 use vbts_cpu::state::rflags;
 use vbts_gdb::{Avx, Registers, Result, TargetError, ThreadId};

@@ -1,6 +1,7 @@
 //! The functions of a Python program that a thread executes. CPython has the offsets of what is
 //! read here at the start of `_PyRuntime` (`_Py_DebugOffsets`), from version 3.13 on.
 
+use std::cell::Cell;
 use std::fmt::Write as _;
 
 use vbts_gdb::{Result, TargetError, ThreadId};
@@ -18,6 +19,8 @@ const MAX_LIST: usize = 4096;
 /// Bytes of a name, and of a table of lines, at most.
 const MAX_NAME: u64 = 4096;
 const MAX_TABLE: u64 = 1 << 20;
+/// Bytes that are read for a list of frames, at most: lists may be circles.
+const MAX_READ: u64 = 1 << 26;
 /// `owner` of a frame that belongs to no function: a call from C to Python
 /// (`FRAME_OWNED_BY_CSTACK`).
 const OWNED_BY_C: u8 = 3;
@@ -52,6 +55,8 @@ mod word {
 struct Python<'a> {
     read: &'a dyn Fn(u64, &mut [u8]) -> bool,
     offsets: [u64; WORDS],
+    /// Bytes that may still be read.
+    budget: Cell<u64>,
 }
 
 /// A function that is executed.
@@ -136,7 +141,11 @@ impl<'a> Python<'a> {
                     .into(),
             );
         }
-        Ok(Self { read, offsets })
+        Ok(Self {
+            read,
+            offsets,
+            budget: Cell::new(MAX_READ),
+        })
     }
 
     /// The word at the member of `object` whose offset is at `place` of the table.
@@ -150,12 +159,19 @@ impl<'a> Python<'a> {
 
     fn word(&self, address: u64) -> Option<u64> {
         let mut bytes = [0; 8];
-        (self.read)(address, &mut bytes).then(|| u64::from_le_bytes(bytes))
+        let is_read = self.read(address, &mut bytes);
+        is_read.then(|| u64::from_le_bytes(bytes))
+    }
+
+    fn read(&self, address: u64, bytes: &mut [u8]) -> bool {
+        let rest = self.budget.get().checked_sub(bytes.len() as u64);
+        self.budget.set(rest.unwrap_or_default());
+        rest.is_some() && (self.read)(address, bytes)
     }
 
     fn bytes(&self, address: u64, len: u64) -> Option<Vec<u8>> {
         let mut bytes = vec![0; usize::try_from(len).ok()?];
-        (self.read)(address, &mut bytes).then_some(bytes)
+        self.read(address, &mut bytes).then_some(bytes)
     }
 
     /// The frame that the thread with this number executes.
@@ -235,7 +251,7 @@ impl<'a> Python<'a> {
         // The length and the pointer of its UTF-8 form precede other characters.
         let header = match is_ascii {
             1 => ascii_size,
-            _ => ascii_size + 16,
+            _ => ascii_size.wrapping_add(16),
         };
         let bytes = self.bytes(object.wrapping_add(header), len * u64::from(size))?;
         let characters = bytes.chunks_exact(usize::try_from(size).ok()?.max(1));
@@ -266,14 +282,14 @@ fn line_at(table: &[u8], first: u32, wanted: u64) -> Option<u64> {
         match code {
             NONE => {}
             LONG => {
-                line += signed(&mut rest)?;
+                line = line.checked_add(signed(&mut rest)?)?;
                 for _ in 0..3 {
                     unsigned(&mut rest)?;
                 }
             }
-            NO_COLUMNS => line += signed(&mut rest)?,
+            NO_COLUMNS => line = line.checked_add(signed(&mut rest)?)?,
             code if ONE_LINE.contains(&code) => {
-                line += i64::from(code - ONE_LINE.start());
+                line = line.checked_add(i64::from(code - ONE_LINE.start()))?;
                 rest.nth(1)?;
             }
             _ => {
@@ -344,6 +360,23 @@ mod tests {
         assert_eq!((line(7), line(8), line(9)), (Some(9), None, Some(7)));
         assert_eq!(line(10), None);
         assert_eq!(line_at(&[entry(14, 8)], 1, 0), None);
+    }
+
+    #[test]
+    fn lists_that_are_circles_end() {
+        let count = Cell::new(0);
+        // All members are at the same address, and lead there.
+        let read = |_: u64, bytes: &mut [u8]| {
+            count.set(count.get() + bytes.len() as u64);
+            let table = [COOKIE, VERSION << 16, 0].map(u64::to_le_bytes);
+            match bytes.len() {
+                8 => bytes.copy_from_slice(&0x1000_u64.to_le_bytes()),
+                _ => bytes[..24].copy_from_slice(table.as_flattened()),
+            }
+            true
+        };
+        assert!(python_frames(7, 0, &read).is_err());
+        assert!(count.get() <= MAX_READ + 8 * WORDS as u64, "{count:?}");
     }
 
     #[test]
