@@ -9,8 +9,9 @@
 use std::collections::BTreeMap;
 
 use crate::mmu::access::Privilege;
+use crate::mmu::flushed::Flushed;
 use crate::mmu::ram::GuestRam;
-use crate::mmu::tlb::{Flushed, Hit};
+use crate::mmu::tlb::Hit;
 use crate::mmu::translations::FetchedTranslations;
 
 /// Upper bound on the pages: those of 128 MBytes of code.

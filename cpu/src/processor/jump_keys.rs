@@ -4,7 +4,8 @@
 //! instruction pointer to other code advances a generation, so that the targets before it no longer
 //! match.
 
-use crate::mmu::tlb::{Hit, PageFilter};
+use crate::mmu::region_filter::PageFilter;
+use crate::mmu::tlb::Hit;
 use crate::processor::cpu::Cpu;
 
 /// The keys that are valid now. A cached target is valid while its key is one of these. Never zero.
