@@ -3,6 +3,7 @@
 //!
 //! | module | contents |
 //! |---|---|
+//! | `receive` | what each message means |
 //! | `messages`, `error` | the contents of messages, and what is wrong with them |
 //! | `notes` | processes that outlive the program, and files whose changes are lost |
 //! | `agent_connection` | the other half: sends the job, standard input and signals |
@@ -15,6 +16,7 @@ mod host_recorder;
 mod logged_records;
 mod messages;
 mod notes;
+mod receive;
 mod recorded_input;
 mod replay_connection;
 
@@ -24,20 +26,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use vbts_cpu::BranchLog;
-use vbts_devices::{ByteSink, GuestRam};
-use vbts_protocol::{Decoder, ExitStatus, MAX_OPEN_FILES, ToHost, VERSION};
+use vbts_devices::GuestRam;
+use vbts_protocol::{Decoder, ExitStatus};
 use vbts_trace::Event;
 
 pub use agent_connection::{AgentConnection, EndedBy};
 pub use error::SessionError;
 use host_recorder::HostRecorder;
 pub use host_recorder::HostRecording;
-use messages::{MAX_NAME, about_a_task, code_source};
 pub use notes::Notes;
+pub(crate) use receive::InputWanted;
 pub use recorded_input::RecordedInput;
 pub use replay_connection::ReplayConnection;
 
-use crate::guest_records::GuestRecords;
 use crate::output::stderr_is_file;
 use crate::pipeline::merge::AgentEvent;
 use crate::pipeline::queue::Work;
@@ -46,30 +47,7 @@ use crate::program::{Positions, Restorer};
 use crate::records::Records;
 use crate::summary::{RunEnd, Summary, Written};
 use vbts_host::Alarm;
-use vbts_host::escape::printable;
-use vbts_host::terminal::Keys;
-use vbts_symbols::elf::MAX_BUILD_ID;
 use vbts_vmm::inputs::Inputs;
-
-/// A request for input.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct InputWanted {
-    /// The most bytes; 0 is none.
-    pub bytes: u32,
-    /// It is for a terminal in canonical mode.
-    pub canonical: bool,
-}
-
-impl InputWanted {
-    /// What is wanted of a terminal.
-    pub(crate) fn keys(self) -> Option<Keys> {
-        match (self.bytes, self.canonical) {
-            (0, _) => None,
-            (_, true) => Some(Keys::Lines),
-            (_, false) => Some(Keys::All),
-        }
-    }
-}
 
 /// Where the records of the traced tasks come from.
 #[derive(Debug, Default)]
@@ -218,7 +196,7 @@ impl Session {
         let is_waiting = std::mem::take(&mut self.has_waiting);
         let mut received = self.put_events(old);
         if received.is_ok() && is_waiting {
-            received = self.take_frames();
+            received = self.take_messages();
         }
         if let Err(error) = received {
             self.error.get_or_insert(error);
@@ -373,162 +351,6 @@ impl Session {
     /// Writes the program's unfinished line, which may be a prompt.
     pub(crate) fn flush_line(&self) -> Result<(), SessionError> {
         Ok(self.writer.put(Work::FlushLine)?)
-    }
-
-    fn take_frames(&mut self) -> Result<(), SessionError> {
-        let Self {
-            decoder,
-            memory,
-            is_32_bit,
-            source: record_source,
-            records,
-            mapped,
-            writer,
-            positions,
-            ..
-        } = self;
-        while let Some(frame) = decoder.next_frame()? {
-            let work = match ToHost::parse(frame)? {
-                ToHost::Ready(version) if version == VERSION => {
-                    self.ready = true;
-                    continue;
-                }
-                ToHost::Ready(version) => {
-                    let version = printable(version.as_bytes());
-                    return Err(SessionError::Version(version));
-                }
-                ToHost::Started { .. } => {
-                    self.started = true;
-                    continue;
-                }
-                ToHost::Output { fd, bytes } => Work::Output {
-                    fd,
-                    bytes: bytes.into(),
-                },
-                ToHost::InputWant {
-                    fd,
-                    bytes,
-                    canonical,
-                } => {
-                    // An agent that asks for streams that the job lacks gets no memory for them.
-                    if fd < MAX_OPEN_FILES {
-                        let wanted = InputWanted { bytes, canonical };
-                        self.wanted_input.insert(fd, wanted);
-                    }
-                    continue;
-                }
-                ToHost::Position { fd, offset } => {
-                    positions.set(fd, offset);
-                    continue;
-                }
-                ToHost::Records { task, extents } => {
-                    let drained = GuestRecords::new(memory, extents, *is_32_bit)?;
-                    *records = Some((task, drained.read_drained(writer.pool())?));
-                    continue;
-                }
-                ToHost::Mapped { task, extents } => {
-                    *mapped += 1;
-                    Work::Mapped {
-                        task,
-                        records: GuestRecords::new(memory, extents, *is_32_bit)?,
-                        message: *mapped,
-                    }
-                }
-                ToHost::Reuse { messages } => {
-                    writer.read_mapped(messages)?;
-                    continue;
-                }
-                ToHost::RecordsValid => match records.take() {
-                    Some((task, records)) => Work::Agent(AgentEvent::Records { task, records }),
-                    None => continue,
-                },
-                ToHost::Stopped => {
-                    self.stopped = true;
-                    continue;
-                }
-                ToHost::Deadlock => {
-                    self.deadlock = true;
-                    continue;
-                }
-                ToHost::Outlived {
-                    ended,
-                    count,
-                    names,
-                } => {
-                    self.notes.outlived(ended, count, names);
-                    continue;
-                }
-                ToHost::Discarded { count, more, names } => {
-                    self.notes.discarded(count, more, names);
-                    continue;
-                }
-                ToHost::Exit(status) => {
-                    self.ending = Some(status);
-                    continue;
-                }
-                ToHost::Ended => {
-                    self.ended = true;
-                    continue;
-                }
-                ToHost::Error { kind, text, .. } => {
-                    return Err(SessionError::Agent {
-                        kind,
-                        text: printable(text.as_bytes()),
-                    });
-                }
-                ToHost::Code { process, .. } if !record_source.has_process(process) => continue,
-                ToHost::Code {
-                    process,
-                    source,
-                    at,
-                    bytes,
-                } => Work::Event(Event::Code {
-                    process,
-                    source: code_source(source),
-                    at,
-                    bytes: bytes.into(),
-                }),
-                ToHost::BuildId { id, name } => Work::Event(Event::BuildId {
-                    id: id.get(..MAX_BUILD_ID).unwrap_or(id).into(),
-                    name: name.get(..MAX_NAME).unwrap_or(name).into(),
-                }),
-                message => {
-                    self.started |= matches!(message, ToHost::TaskStart { .. });
-                    match about_a_task(message) {
-                        Some(event) => {
-                            self.time = event.sent_at().or(self.time);
-                            match record_source {
-                                RecordSource::Guest => Work::Agent(event),
-                                RecordSource::Host(recorder) => {
-                                    for event in recorder.event(event) {
-                                        writer.put(Work::Agent(event))?;
-                                    }
-                                    continue;
-                                }
-                                RecordSource::Later => continue,
-                            }
-                        }
-                        None => continue,
-                    }
-                }
-            };
-            writer.put(work)?;
-        }
-        Ok(())
-    }
-}
-
-impl ByteSink for Session {
-    fn put(&mut self, bytes: &[u8]) -> usize {
-        self.inputs.note_output(bytes);
-        if self.error.is_none() {
-            self.decoder.push(bytes);
-            match self.source {
-                RecordSource::Host(_) => self.has_waiting = true,
-                _ => self.error = self.take_frames().err(),
-            }
-        }
-        bytes.len()
     }
 }
 

@@ -4,7 +4,8 @@ use super::*;
 use crate::format::Json;
 use crate::format::tests::symbols;
 use crate::output::{Destination, StdoutUse, TraceTo};
-use vbts_protocol::{ErrorKind, Extent, Extents, RECORD_SIZE, Scope};
+use vbts_devices::ByteSink as _;
+use vbts_protocol::{ErrorKind, Extent, Extents, RECORD_SIZE, Scope, ToHost, VERSION};
 use vm_memory::{Bytes, GuestAddress};
 
 fn memory() -> GuestRam {
