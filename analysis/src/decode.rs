@@ -33,6 +33,7 @@ enum Message {
 
 /// A block that is decoded.
 struct Block {
+    number: usize,
     batches: Receiver<Message>,
     /// Takes empty batches back.
     empty: SyncSender<Batch>,
@@ -40,36 +41,40 @@ struct Block {
 
 /// What is given out.
 pub(crate) enum Decoded<'a> {
-    /// A block begins: its list of branches is empty.
-    Begin,
+    /// The block with this number begins: its list of branches is empty.
+    Begin(usize),
     /// A batch of the block. It may be taken apart.
     Batch(&'a mut Batch),
 }
 
-/// Decodes blocks, from number `first` on, and gives them to `take`, as long as that returns true.
+/// Decodes the blocks with these numbers, and gives them to `take`, as long as that returns true.
 /// Leaves out the events that are not `wanted`.
 ///
 /// # Errors
 /// The trace cannot be read, or is damaged.
 pub(crate) fn decode(
     reader: &Reader<BufReader<File>>,
-    first: usize,
+    numbers: impl IntoIterator<Item = usize>,
     workers: &Workers,
     wanted: fn(&Event) -> bool,
     mut take: impl FnMut(Decoded<'_>) -> bool,
 ) -> Result<(), Error> {
     let file = Arc::new(reader.input().get_ref().try_clone()?);
-    let mut rest = first..reader.blocks();
+    let mut rest = numbers.into_iter();
     let mut blocks: VecDeque<Block> = VecDeque::new();
     for number in rest.by_ref().take(workers.count()) {
         let (empty, reusable) = sync_channel(AHEAD);
         let reader = reader.with_input(BufReader::new(FileAt::new(file.clone(), 0)));
         let decoder = Box::new(Decoder { reader, reusable });
         let batches = begin(decoder, number, workers, wanted);
-        blocks.push_back(Block { batches, empty });
+        blocks.push_back(Block {
+            number,
+            batches,
+            empty,
+        });
     }
     while let Some(block) = blocks.pop_front() {
-        if !take(Decoded::Begin) {
+        if !take(Decoded::Begin(block.number)) {
             return Ok(());
         }
         loop {
@@ -85,7 +90,11 @@ pub(crate) fn decode(
                     if let Some(number) = rest.next() {
                         let batches = begin(decoder, number, workers, wanted);
                         let empty = block.empty;
-                        blocks.push_back(Block { batches, empty });
+                        blocks.push_back(Block {
+                            number,
+                            batches,
+                            empty,
+                        });
                     }
                     break;
                 }

@@ -4,11 +4,20 @@ use std::collections::BTreeMap;
 use std::io;
 
 use serde_json::json;
-use vbts_trace::profile::Watch;
 use vbts_trace::profile::functions::FunctionId;
 use vbts_trace::profile::tree::{Label, Node, Tree};
+use vbts_trace::profile::{Needs, Sees, Watch};
 
 use super::{Loaded, Names, Out, percent};
+
+/// Finds the tasks. Of a long trace, their instructions are not counted.
+#[derive(Debug, Default)]
+pub struct Tasks;
+
+impl Watch for Tasks {
+    const SEES: Sees = Sees::Nothing;
+    const NEEDS: Needs = Needs::Nothing;
+}
 
 /// What a row stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -242,12 +251,14 @@ pub fn functions<W: Watch>(
     let left = rows.len().saturating_sub(limit);
     rows.truncate(limit);
     let whole = profile.counts().instructions;
+    // Only a report of tasks does without instructions.
+    let has_instructions = profile.counts().left_out == 0;
     if as_json {
         for named in &rows {
             let row = &named.row;
             let mut object = json!({
                 "name": named.name,
-                "instructions": row.instructions,
+                "instructions": has_instructions.then_some(row.instructions),
                 "branches": row.branches,
             });
             if by != By::Task {
@@ -260,6 +271,9 @@ pub fn functions<W: Watch>(
             writeln!(out, "{object}")?;
         }
         return Ok(());
+    }
+    if !has_instructions {
+        return branches_of_tasks(&rows, left, profile.counts().branches, out);
     }
     let has = (by != By::Task, by == By::Function);
     write!(out, "{:>14} {:>6} ", "instructions", "self")?;
@@ -294,4 +308,20 @@ pub fn functions<W: Watch>(
         writeln!(out, "{left} more: --limit shows them")?;
     }
     Ok(())
+}
+
+/// Shows tasks whose instructions are not known, and that `left` more are left out.
+fn branches_of_tasks(rows: &[Named], left: usize, whole: u64, out: &mut Out<'_>) -> io::Result<()> {
+    writeln!(out, "{:>14} {:>6} ", "branches", "self")?;
+    for Named { name, row, .. } in rows {
+        let share = percent(row.branches, whole);
+        writeln!(out, "{:>14} {share:>5.1}% {name}", row.branches)?;
+    }
+    if left > 0 {
+        writeln!(out, "{left} more: --limit shows them")?;
+    }
+    writeln!(
+        out,
+        "the trace is long: --sort instructions reads all of it, and counts instructions"
+    )
 }

@@ -8,6 +8,7 @@
 //! | `code_files` | reads the code and the symbols of the traced files |
 //! | `memory_code` | code that is in no file, with its names |
 //! | `decode`, `load` | reads a trace, on all processors |
+//! | `recent` | the last branches of the tasks of a long trace |
 //! | `names`, `inlined` | names of functions, modules and programs; of inlined functions |
 //! | `short_names` | short forms of demangled names |
 //! | `functions`, `calls` | functions with their counts; the call tree |
@@ -60,6 +61,7 @@ mod names;
 mod open_calls;
 mod perf;
 mod perf_data;
+mod recent;
 mod short_names;
 mod source_paths;
 mod stat;
@@ -76,7 +78,7 @@ pub use diff::{Executions, Windows, diff, was_executed};
 pub use firefox::{Samples, firefox};
 pub use flamegraph::flamegraph;
 pub use folded::folded;
-pub use functions::{By, SortBy, functions};
+pub use functions::{By, SortBy, Tasks, functions};
 pub use html::html;
 pub use lcov::{cobertura, lcov};
 pub use lines::{assembly, lines};

@@ -8,7 +8,7 @@ use vbts_trace::profile::modules::Place;
 use vbts_trace::profile::space::Effect;
 use vbts_trace::profile::stack::FrameKind;
 use vbts_trace::profile::tree::NodeId;
-use vbts_trace::profile::{Ended, New, Seen, Sees, Watch};
+use vbts_trace::profile::{Ended, Needs, New, Seen, Sees, Watch};
 
 use super::linkage::{Joined, Linkage};
 use super::names::{PlaceName, name_places, names_of_places, shown_function, shown_line};
@@ -20,6 +20,8 @@ const MAX_FRAMES: usize = 256;
 pub(crate) const MAX_STEPS: usize = 10_000;
 /// Maximum number of different calls and returns that are kept.
 const MAX_TRANSFERS: usize = 1 << 22;
+/// Branches of a long trace that are read, in all.
+const RECENT: u64 = 1 << 22;
 /// Maximum number of tasks that are shown.
 const MAX_TASKS: usize = 1 << 10;
 
@@ -51,6 +53,8 @@ struct TaskNow {
     record: u64,
     last: Step,
     frames: Vec<FrameNow>,
+    /// The number of the branch from which on its branches were read, if some before were left out.
+    read_from: Option<u64>,
 }
 
 /// The stacks of the tasks at the end of what was read.
@@ -78,6 +82,7 @@ impl Stacks {
             id: ended.count.id,
             program: ended.count.program,
             record: last.record,
+            read_from: ended.read_from,
             last: Step {
                 from: map.place(last.from),
                 to: map.place(last.to),
@@ -98,6 +103,7 @@ impl Stacks {
 
 impl Watch for Stacks {
     const SEES: Sees = Sees::Nothing;
+    const NEEDS: Needs = Needs::LastOfLastTask(RECENT);
 
     fn end(&mut self, ended: &Ended<'_>) {
         self.add(ended);
@@ -192,6 +198,7 @@ impl Tail {
 
 impl Watch for Tail {
     const SEES: Sees = Sees::Calls;
+    const NEEDS: Needs = Needs::LastOfTasks(RECENT);
 
     fn mark(&mut self, new: &New<'_>) -> u32 {
         let transfer = new.transfer;
@@ -379,6 +386,12 @@ fn show<W: Watch>(
     let more = task.last.depth - task.frames.len();
     if more > 0 {
         writeln!(out, "        and {more} more")?;
+    }
+    if let Some(record) = task.read_from {
+        writeln!(
+            out,
+            "        (read from branch {record} on: --from 0 also shows what was called before)"
+        )?;
     }
     Ok(())
 }

@@ -6,6 +6,7 @@ mod index;
 
 use std::collections::HashMap;
 use std::io::{Read, Seek, SeekFrom};
+use std::ops::Range;
 use std::sync::Arc;
 
 pub use self::batch::{Batch, Part};
@@ -167,8 +168,21 @@ impl<R: Read + Seek> Reader<R> {
     ///
     /// # Errors
     /// The input fails, or it is damaged.
-    pub fn pass(&mut self, record: u64, mut take: impl FnMut(u64, Passed)) -> Result<(), Error> {
-        for at in 0..self.index.blocks.len() {
+    pub fn pass(&mut self, record: u64, take: impl FnMut(u64, Passed)) -> Result<(), Error> {
+        self.pass_blocks(0..self.blocks(), record, take)
+    }
+
+    /// As [`Reader::pass`], for these blocks alone.
+    ///
+    /// # Errors
+    /// The input fails, or it is damaged.
+    pub fn pass_blocks(
+        &mut self,
+        blocks: Range<usize>,
+        record: u64,
+        mut take: impl FnMut(u64, Passed),
+    ) -> Result<(), Error> {
+        for at in blocks {
             let Some(block) = self.index.blocks.get(at).copied() else {
                 break;
             };

@@ -61,7 +61,11 @@ impl Windows {
                 branches: Vec::new(),
             });
             let to = last + 1;
-            let range = range.get_or_insert(Range { from, to });
+            let range = range.get_or_insert(Range {
+                from,
+                to,
+                whole: true,
+            });
             (range.from, range.to) = (range.from.min(from), range.to.max(to));
         }
         let range = range?;

@@ -360,6 +360,7 @@ fn range(args: &ReportArgs, trace: &mut Trace) -> Result<Range, Failure> {
     Ok(Range {
         from: range.start,
         to: range.end,
+        whole: args.from.is_some(),
     })
 }
 

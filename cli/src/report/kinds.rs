@@ -2,7 +2,9 @@
 
 use anyhow::anyhow;
 use clap::builder::TypedValueParser;
-use vbts_analysis::{self as analysis, By, CallTrace, Samples, Stacks, SystemCalls, Tail};
+use vbts_analysis::{
+    self as analysis, By, CallTrace, Samples, SortBy, Stacks, SystemCalls, Tail, Tasks,
+};
 use vbts_host::exit::Failure;
 use vbts_host::output::Output;
 
@@ -171,7 +173,7 @@ static KINDS: [Kind; 33] = [
     row("files", "Source files", &[Json, Limit, Sort],
         |args, output| by(By::File, args, output)),
     row("tasks", "Tasks", &[Json, Limit, Sort],
-        |args, output| by(By::Task, args, output)),
+        tasks),
     row("calls", "The call tree", &[Json, Least, NoInline, RawFrames, ShortNames],
         |args, output| counted(args, output, |trace, out| analysis::calls(&mut trace.profile, args.least.unwrap_or(LEAST), args.json, out))),
     row("trace", "Calls and returns in order, with their instructions", &[Depth, Function, NoInline, RawFrames, ShortNames],
@@ -235,6 +237,21 @@ fn by(by: By, args: &ReportArgs, output: Output) -> Result<(), Failure> {
         let profile = &mut trace.profile;
         analysis::functions(profile, by, sort, limit(args), args.json, out)
     })
+}
+
+/// Tasks with their counts.
+fn tasks(args: &ReportArgs, output: Output) -> Result<(), Failure> {
+    match args.sort {
+        None | Some(SortBy::Branches | SortBy::Name) => {
+            let sort = args.sort.unwrap_or_default();
+            watched(args, output, Tasks, |trace, out| {
+                let (profile, limit) = (&mut trace.profile, limit(args));
+                analysis::functions(profile, By::Task, sort, limit, args.json, out)
+            })
+        }
+        // They are counted, or there is no such column.
+        Some(_) => by(By::Task, args, output),
+    }
 }
 
 /// The report with this name.

@@ -17,6 +17,7 @@ mod kernel;
 mod kernel_lines;
 mod languages;
 mod linkage;
+mod long_trace;
 mod moments;
 mod names;
 mod profiles;
@@ -59,6 +60,10 @@ fn trials(module: &str) -> Vec<Trial> {
             ("two_runs_of_tasks", moments::two_runs_of_tasks),
             ("the_branch_that_differs", different_branch::is_found),
             ("moments", moments::moments),
+            (
+                "a_long_trace_is_read_from_its_end",
+                long_trace::is_read_from_its_end,
+            ),
             ("stat", stat::counts),
             ("calls_as_the_program_says", call_trace::as_the_program_says),
             ("inlined_functions_have_frames", inlined::have_frames),

@@ -18,6 +18,8 @@ pub struct Counts {
     pub instructions: u64,
     /// Branches whose line is in code that is not known: its instructions are not counted.
     pub no_code: u64,
+    /// Branches that were left out: neither they nor their instructions are counted elsewhere.
+    pub left_out: u64,
     /// Places where the code does not lead from one branch to the next.
     pub gaps: u64,
     /// Records that the trace says are missing.

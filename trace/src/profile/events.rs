@@ -29,7 +29,7 @@ impl<F: Files, W: Watch> Profile<F, W> {
                         self.live.remove(&task.count.id);
                     }
                     task.stack.clear();
-                    (task.at, task.parent_at) = (NOWHERE, None);
+                    (task.at, task.parent_at, task.read_from) = (NOWHERE, None, None);
                     (task.count.id, task.count.program) = (id, program);
                     self.live.insert(id, number);
                 }
@@ -163,6 +163,7 @@ impl<F: Files, W: Watch> Profile<F, W> {
             if parent.count.process != process {
                 // A fork has the stack of its parent. A thread begins with one of its own.
                 task.stack.fork(&parent.stack);
+                task.read_from = parent.read_from;
                 self.added.frames += task.stack.held();
                 if self.spaces.len() < MAX_TASKS
                     && !self.spaces.contains_key(&process)
@@ -194,7 +195,7 @@ impl<F: Files, W: Watch> Profile<F, W> {
         program as u32
     }
 
-    fn lose(&mut self, number: u64) {
+    pub(super) fn lose(&mut self, number: u64) {
         if let Some(task) = self.tasks.get_mut(&number) {
             (task.at, task.parent_at) = (NOWHERE, None);
         }
@@ -209,6 +210,7 @@ impl<F: Files, W: Watch> Profile<F, W> {
             last: task.branch,
             stack: &task.stack,
             map: &space.map,
+            read_from: task.read_from,
         });
     }
 

@@ -48,12 +48,12 @@ use code::{CodeReader, Files};
 pub use counts::{Counts, Edge, Line, LineCount, TaskCount};
 use functions::{FunctionId, Functions};
 use inlined::Inlining;
-use limits::Added;
+use limits::{Added, MAX_TASKS};
 use modules::{ModuleId, Modules, Place};
 use space::Space;
 use stack::{NOWHERE, Stack};
 use tree::{Label, Tree};
-pub use watch::{Ended, LastBranch, New, Seen, Sees, Watch};
+pub use watch::{Ended, LastBranch, Needs, New, Seen, Sees, Watch};
 
 /// A task while the trace is read.
 #[derive(Debug)]
@@ -68,6 +68,8 @@ struct Task {
     last: u32,
     /// The last branch.
     branch: Option<LastBranch>,
+    /// Number of the record behind those that were left out.
+    read_from: Option<u64>,
 }
 
 impl Default for Task {
@@ -79,6 +81,7 @@ impl Default for Task {
             parent_at: None,
             last: 0,
             branch: None,
+            read_from: None,
         }
     }
 }
@@ -145,11 +148,6 @@ impl<F: Files, W: Watch> Profile<F, W> {
     /// Ignores the branches of all tasks except those with these thread IDs.
     pub fn only_tasks(&mut self, ids: BTreeSet<u32>) {
         self.only = Some(ids);
-    }
-
-    /// Sets the number of the first branch.
-    pub fn begin_at(&mut self, record: u64) {
-        self.records = record;
     }
 
     /// Whether the branches of the task with this thread ID count.
@@ -263,6 +261,33 @@ impl<F: Files, W: Watch> Profile<F, W> {
         match item {
             Item::Branches { task, branches } => self.branches(task, branches),
             Item::Event { task, event } => self.event(task, event),
+        }
+    }
+
+    /// Passes branches of a task. Its stack has no frames of what was called before.
+    pub fn pass(&mut self, number: u64, branches: u64) {
+        self.records = self.records.saturating_add(branches);
+        self.lose(number);
+        // A processor has a task from its first record on.
+        if self.tasks.len() < MAX_TASKS {
+            self.tasks.entry(number).or_default();
+        }
+        if let Some(task) = self.tasks.get_mut(&number) {
+            task.read_from = Some(self.records);
+        }
+    }
+
+    /// Passes branches of a task that count as its own. What it executes there is not known.
+    pub fn leave_out(&mut self, number: u64, branches: u64) {
+        self.pass(number, branches);
+        if let Some(task) = self.tasks.get_mut(&number)
+            && self
+                .only
+                .as_ref()
+                .is_none_or(|ids| ids.contains(&task.count.id))
+        {
+            task.count.branches = task.count.branches.saturating_add(branches);
+            self.counts.left_out = self.counts.left_out.saturating_add(branches);
         }
     }
 

@@ -18,10 +18,26 @@ pub enum Sees {
     All,
 }
 
+/// The records that a watch needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Needs {
+    /// All.
+    All,
+    /// The last ones of each task, so many in all.
+    LastOfTasks(u64),
+    /// The last ones of the task of the last record.
+    LastOfLastTask(u64),
+    /// None: tasks and the numbers of their branches are known from the events.
+    Nothing,
+}
+
 /// Sees records, with the stack before and after them.
 pub trait Watch {
     /// Which. Fewer are faster.
     const SEES: Sees;
+    /// Which it has to see if the trace is long. Without the others, stacks lack their outer frames
+    /// ([`Ended::read_from`]).
+    const NEEDS: Needs = Needs::All;
 
     /// A transfer is executed for the first time. What this returns is [`Seen::mark`] of its
     /// records, so that what depends on the transfer alone is found out once.
@@ -66,6 +82,9 @@ pub struct Ended<'a> {
     pub stack: &'a Stack,
     /// The process's mappings.
     pub map: &'a AddressSpace,
+    /// The number of the record from which on the task's records were read, if some before were
+    /// left out: the stack has only the frames that are known from there.
+    pub read_from: Option<u64>,
 }
 
 /// A transfer, and the state when it is executed for the first time.
