@@ -48,6 +48,8 @@ pub struct CodeFiles {
     pub directory: PathBuf,
     /// Names of functions are short, without parameters, results and arguments of templates.
     pub short_names: bool,
+    /// What makes a trace name the functions that an interpreter has executed.
+    pub interpreter: Option<String>,
     open: HashMap<String, Option<File>>,
     kernel: Option<Kernel>,
     segments: HashMap<ModuleId, Vec<Segment>>,
@@ -71,6 +73,7 @@ impl CodeFiles {
             symbols,
             directory,
             short_names: false,
+            interpreter: None,
             open: HashMap::new(),
             kernel: None,
             segments: HashMap::new(),

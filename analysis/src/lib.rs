@@ -10,6 +10,7 @@
 //! | `decode`, `load` | reads a trace, on all processors |
 //! | `recent` | the last branches of the tasks of a long trace |
 //! | `names`, `inlined` | names of functions, modules and programs; of inlined functions |
+//! | `interpreters` | what names the functions that an interpreter executes |
 //! | `short_names` | short forms of demangled names |
 //! | `functions`, `calls` | functions with their counts; the call tree |
 //! | `stat` | the counts of a run, and their difference from those of another |
@@ -50,6 +51,7 @@ mod folded;
 mod functions;
 mod html;
 mod inlined;
+mod interpreters;
 mod lcov;
 mod line_costs;
 mod lines;

@@ -12,6 +12,7 @@ use vbts_trace::profile::tree::Label;
 
 use super::Loaded;
 use super::inlined::InlinedNames;
+use super::interpreters::hint;
 use super::short_names::short;
 use vbts_host::escape::{prefix, printable};
 
@@ -112,12 +113,14 @@ impl Names {
             let last = path.rsplit(|byte| is_path && *byte == b'/').next();
             shown(&String::from_utf8_lossy(last.unwrap_or_default()))
         });
-        Self {
+        let names = Self {
             functions,
             inlined,
             modules,
             programs: programs.collect(),
-        }
+        };
+        profile.code().0.files.interpreter = hint(profile, &names);
+        names
     }
 
     /// The name of a function.

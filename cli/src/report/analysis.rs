@@ -8,6 +8,7 @@ use indicatif::ProgressBar;
 use vbts_trace::profile::Watch;
 
 use super::files::{Source, Trace};
+use super::kinds::Opt;
 use super::problems::say_problems;
 use super::process::temporary_file;
 use super::{ReportArgs, process};
@@ -172,6 +173,12 @@ fn found<W: Watch, T>(
     };
     report.write(|out| answer(&mut counted, part, out))?;
     say_problems(&mut counted.profile, "");
+    // Reports with names of functions have this option.
+    if args.what.options.contains(&Opt::ShortNames)
+        && let Some(interpreter) = &counted.profile.code().0.files.interpreter
+    {
+        say(interpreter);
+    }
     Ok(())
 }
 

@@ -20,6 +20,7 @@ fn trials(module: &str) -> Vec<Trial> {
             ("memory_that_was_refused", refused_memory),
             ("a_program_that_cannot_be_read", unreadable),
             ("no_proc", no_proc),
+            ("names_that_an_interpreter_has", interpreted),
         ],
     )
 }
@@ -151,5 +152,25 @@ fn no_proc(machine: &Machine) -> Result<()> {
         "{}",
         run.stderr
     );
+    Ok(())
+}
+
+/// A report shows the functions of an interpreter, and says what names those of the program.
+fn interpreted(machine: &Machine) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let trace = directory.path().join("python.btrace");
+    let script = "print(sum(number * number for number in range(9999)))";
+    let program = ["/usr/bin/python3", "-I", "-S", "-c", script];
+    machine.trace("btrace", &trace, &[], &program)?.expect(0)?;
+    for (report, is_said) in [("functions", true), ("calls", true), ("modules", false)] {
+        let mut command = machine.command(["report", report]);
+        let run = {
+            command.arg(&trace);
+            machine::finish(command)?
+        }
+        .expect(0)?;
+        let says = run.stderr.contains("`python3 -X perf` gives each function");
+        ensure!(says == is_said, "{report}: {}", run.stderr);
+    }
     Ok(())
 }
