@@ -141,6 +141,50 @@ fn calls_and_returns_make_a_tree() {
     assert_eq!(profile.counts().unexplained, 0);
 }
 
+/// An interpreter calls itself through code that a compiler has made and removed.
+#[test]
+fn a_recursion_through_unknown_code_is_no_return() {
+    // 0: jz 4; call rax; ret. 1: call rax; ret.
+    let code = Code::default()
+        .function(&[0x74, 0x02, 0xFF, 0xD0, 0xC3])
+        .function(&[0xFF, 0xD0, 0xC3]);
+    let mut profile = begin(code);
+    let unknown = |from: u64, to: u64| Branch { from, to };
+    let made = 0x50_0000;
+    for _ in 0..3 {
+        profile.branches(
+            0,
+            &[
+                branch((1, 0), (0, 0)),
+                unknown(at(0, 2), made),
+                unknown(made + 5, at(0, 0)),
+                branch((0, 0), (0, 4)),
+                unknown(at(0, 4), made + 7),
+                unknown(made + 8, at(0, 4)),
+                branch((0, 4), (1, 2)),
+                // The caller begins again.
+                branch((1, 2), (1, 0)),
+            ],
+        );
+    }
+    profile.finish();
+    let made = made / SIZE;
+    assert_eq!(
+        paths(&profile)
+            .iter()
+            .map(|path| path.rsplit_once(' ').unwrap().0)
+            .collect::<Vec<_>>(),
+        [
+            "p0 0".to_owned(),
+            "p0;1 4".to_owned(),
+            "p0;1;0 3".to_owned(),
+            format!("p0;1;0;{made} 3"),
+            format!("p0;1;0;{made};0 3"),
+        ]
+    );
+    assert_eq!(profile.counts().unexplained, 0);
+}
+
 #[test]
 fn a_jump_to_a_function_is_a_call_that_returns_to_the_caller() {
     // 0: call rax; ret. 1: jmp rax. 2: jmp rax. 3: ret.

@@ -120,11 +120,23 @@ impl Stack {
     pub fn blind(&mut self, target: Target, context: &mut Context<'_>) {
         if self.find(|frame| frame.ret == target.to).is_some() {
             self.ret(target, context);
+        } else if target.is_entry && !self.was_entered_blindly(target) {
+            // An outer frame of the same function is that of a recursion: the interpreter of a
+            // language calls itself through code that is not known.
+            self.enter_blindly(target, context);
         } else if let Some(at) = self.find(|frame| frame.function == target.function) {
             self.frames.truncate(at + 1);
-        } else if target.is_entry || context.functions.get(target.function).named {
+        } else if context.functions.get(target.function).named {
             self.enter_blindly(target, context);
         }
+    }
+
+    /// Whether the function has a frame among those that were entered one from the other without
+    /// known code in between: these can be jumps as well as calls.
+    fn was_entered_blindly(&self, target: Target) -> bool {
+        let frames = self.frames.iter().rev();
+        let mut blind = frames.take_while(|frame| frame.kind == FrameKind::Blind);
+        blind.any(|frame| frame.function == target.function)
     }
 
     fn enter_blindly(&mut self, target: Target, context: &mut Context<'_>) {
