@@ -14,7 +14,7 @@ use std::os::unix::fs::MetadataExt as _;
 use super::connection::Gone;
 use super::debug_files::DebugFiles;
 use super::mapped_files::{MappedFiles, Problem};
-use super::protocol::{Action, Refusal, Reply};
+use super::protocol::{Action, Inlined, Refusal, Reply};
 use super::source::Source;
 use super::unnamed::Unnamed;
 use crate::elf::MAX_BUILD_ID;
@@ -27,6 +27,9 @@ const MAX_RESETS: u32 = 64;
 
 const TOO_LARGE: &str = "its symbols are too large";
 const NO_LINES: &str = "no source lines: its debugging information is too large";
+const LARGE_INLINED: &str =
+    "no inlined functions: its debugging information is compressed and larger than 64 MiB";
+const SPLIT: &str = "no inlined functions: its debugging information is split (-gsplit-dwarf)";
 const UNREADABLE: &str = "it cannot be read";
 const PARTLY_UNREADABLE: &str = "a part of it cannot be read";
 const NO_DEBUG_FILE: &str = "its debug file cannot be opened";
@@ -51,7 +54,7 @@ struct SymbolFile {
     /// Its source lines are read.
     lines: bool,
     /// It can be asked about inlined functions.
-    has_inlined: bool,
+    inlined: Inlined,
 }
 
 #[derive(Debug)]
@@ -173,7 +176,7 @@ impl Files {
             place,
             state: State::Unread,
             lines: true,
-            has_inlined: false,
+            inlined: Inlined::None,
         };
         self.count = self.count.wrapping_add(1);
         self.files.insert(self.count, file);
@@ -279,7 +282,7 @@ impl Files {
         let Reply::Finished {
             refused,
             functions,
-            has_inlined,
+            inlined,
         } = self.source.receive()?
         else {
             return Err(Gone::Closed);
@@ -292,7 +295,7 @@ impl Files {
             return Ok(());
         };
         file.state = State::Read(self.epoch);
-        file.has_inlined = has_inlined;
+        file.inlined = inlined;
         if is_kernel && functions == 0 {
             self.unnamed.add(&file.name, NO_SYMBOLS);
         } else if refused == Some(Refusal::TooLarge) && file.lines {
@@ -309,9 +312,21 @@ impl Files {
         file.is_some_and(|file| matches!(file.place, Place::Kernel(_)))
     }
 
-    /// Whether a file that was read can be asked about inlined functions.
-    fn has_inlined(&self, id: FileId) -> bool {
-        self.files.get(&id).is_some_and(|file| file.has_inlined)
+    /// Whether a file that was read can be asked about inlined functions. Those that it has and
+    /// that are not read are missing.
+    fn has_inlined(&mut self, id: FileId) -> bool {
+        let Some(file) = self.files.get_mut(&id) else {
+            return false;
+        };
+        let reason = match file.inlined {
+            Inlined::Known => return true,
+            Inlined::None => return false,
+            Inlined::Compressed => LARGE_INLINED,
+            Inlined::Split => SPLIT,
+        };
+        file.inlined = Inlined::None;
+        self.unnamed.add(&file.name, reason);
+        false
     }
 
     fn refused(&mut self, id: FileId, refusal: Refusal) {

@@ -103,8 +103,8 @@ pub enum Reply<'a> {
         refused: Option<Refusal>,
         /// Number of its functions.
         functions: u64,
-        /// It can be asked about inlined calls.
-        has_inlined: bool,
+        /// What is known of its inlined calls.
+        inlined: Inlined,
     },
     /// Answers about the next addresses.
     Found {
@@ -244,6 +244,20 @@ pub struct InlinedRow<'a> {
     /// Path and number of the line of the call.
     #[serde(borrow)]
     pub call: Option<(&'a str, u32)>,
+}
+
+/// What is known of the inlined calls of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Inlined {
+    /// The file has no debugging information about them.
+    #[default]
+    None,
+    /// The file can be asked about them.
+    Known,
+    /// They are in debugging information that is compressed, and too large.
+    Compressed,
+    /// They are in files of their own: split DWARF (DWARF 5, section 7.3.2).
+    Split,
 }
 
 /// Why a file is not read.

@@ -12,6 +12,7 @@ use gimli::{
 use super::debug_info::{WholeUnit, WholeUnits};
 use super::demangle::{MAX_MANGLED, demangle};
 use super::lines::Data;
+use super::scopes::Scopes;
 use crate::protocol::{InlinedRow, MAX_PATH};
 use vbts_host::escape::prefix;
 
@@ -141,6 +142,7 @@ pub(super) struct InlinedCalls {
     texts: Texts,
     /// Names by the offset of the entry that has them.
     names: HashMap<u64, Option<u32>>,
+    scopes: Scopes,
 }
 
 impl InlinedCalls {
@@ -152,6 +154,7 @@ impl InlinedCalls {
             count: 0,
             texts: Texts::default(),
             names: HashMap::new(),
+            scopes: Scopes::default(),
         }
     }
 
@@ -299,7 +302,7 @@ impl InlinedCalls {
 
     fn find_name(&mut self, first: u64) -> Option<u32> {
         let mut at = Some(first);
-        let mut short = None;
+        let (mut short, mut last) = (None, None);
         for _ in 0..MAX_ORIGINS {
             let Some(offset) = at else {
                 break;
@@ -307,8 +310,8 @@ impl InlinedCalls {
             let index = self.units.containing(offset)?;
             let whole = self.units.get(index)?;
             let unit = UnitRef::new(self.units.dwarf(), &whole.unit);
-            let entry = usize::try_from(offset - whole.offset).ok()?;
-            let entry = unit.entry(UnitOffset(entry)).ok()?;
+            let in_unit = usize::try_from(offset - whole.offset).ok()?;
+            let entry = unit.entry(UnitOffset(in_unit)).ok()?;
             let text = |at| {
                 let text = unit.attr_string(entry.attr_value(at)?).ok()?;
                 Some(text.to_string_lossy().ok()?.into_owned())
@@ -321,8 +324,14 @@ impl InlinedCalls {
             let origins = [dw::DW_AT_abstract_origin, dw::DW_AT_specification];
             let origin = origins.into_iter().find_map(|at| entry.attr_value(at));
             at = origin.and_then(|origin| self::offset(&whole, &origin));
+            last = Some((index, whole, in_unit));
         }
-        self.texts.add(prefix(&short?, MAX_MANGLED))
+        // A definition refers to its declaration, which is in the scope of the function.
+        let (index, whole, entry) = last?;
+        let name = self
+            .scopes
+            .qualify(&self.units, (index, &whole), entry, &short?);
+        self.texts.add(prefix(&name, MAX_MANGLED))
     }
 }
 
@@ -356,6 +365,7 @@ fn path(unit: UnitRef<'_, Data>, file: u64) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::super::object_file::tests::read;
+    use crate::protocol::Inlined;
 
     #[inline(always)]
     fn an_inlined_function() -> u32 {
@@ -371,7 +381,7 @@ mod tests {
     fn inlined_calls_of_this_program() {
         let (line, _) = std::hint::black_box(a_function_with_an_inlined_one());
         let file = read(&std::env::current_exe().unwrap()).unwrap();
-        assert!(file.has_inlined());
+        assert_eq!(file.has_inlined(), Inlined::Known);
         let ranges = file.function_ranges(true, 0);
         let mut found = Vec::new();
         for range in ranges {

@@ -15,7 +15,7 @@ use super::debug_info::{Contents, WholeUnits};
 use super::elf::{ElfFile, Section, optional};
 use super::inlined::InlinedCalls;
 use super::units::units;
-use crate::protocol::{InlinedRow, MAX_PATH, Refusal};
+use crate::protocol::{Inlined, InlinedRow, MAX_PATH, Refusal};
 use vbts_host::escape::prefix;
 
 /// Maximum size in bytes of a `.debug_info` that is decompressed to find inlined functions.
@@ -40,6 +40,9 @@ pub(super) type Data = EndianArcSlice<LittleEndian>;
 pub(super) struct Lines {
     context: Context<Data>,
     inlined: Option<RefCell<InlinedCalls>>,
+    has_units: bool,
+    /// The entries of functions are in other files.
+    is_split: bool,
 }
 
 impl std::fmt::Debug for Lines {
@@ -65,7 +68,7 @@ impl Lines {
             };
             Ok(Data::new(contents, LittleEndian))
         })?;
-        let mut whole = None;
+        let (mut whole, mut has_units) = (None, false);
         if let Some((section, is_old)) = find(&elf, SectionId::DebugInfo) {
             let mut stream = match is_old {
                 true => elf.stream_gnu(section)?,
@@ -73,6 +76,7 @@ impl Lines {
             };
             let units = units(&mut stream, &dwarf.debug_abbrev, budget)?;
             dwarf.debug_info = Data::new(Arc::from(units.first_entries), LittleEndian).into();
+            has_units = !units.places.is_empty();
             let size = units
                 .places
                 .last()
@@ -91,16 +95,27 @@ impl Lines {
         dwarf.populate_abbreviations_cache(AbbreviationsCacheStrategy::All);
         let dwarf = Arc::new(dwarf);
         let context = Context::from_arc_dwarf(dwarf.clone()).map_err(|_| Refusal::NotElf)?;
+        let is_split = is_split(&dwarf);
         let inlined = whole.map(|(contents, places)| {
             let units = WholeUnits::new(dwarf, file, contents, places);
             RefCell::new(InlinedCalls::new(units))
         });
-        Ok(Some(Self { context, inlined }))
+        Ok(Some(Self {
+            context,
+            inlined,
+            has_units,
+            is_split,
+        }))
     }
 
     /// Whether [`Self::inlined`] can find something.
-    pub(super) fn has_inlined(&self) -> bool {
-        self.inlined.is_some()
+    pub(super) fn has_inlined(&self) -> Inlined {
+        match &self.inlined {
+            _ if self.is_split => Inlined::Split,
+            Some(_) => Inlined::Known,
+            None if self.has_units => Inlined::Compressed,
+            None => Inlined::None,
+        }
     }
 
     /// Calls `each` with the inlined calls that have code in `range`, the outer ones first. Ends
@@ -155,6 +170,13 @@ impl Lines {
             }
         }
     }
+}
+
+/// Returns whether the first of the units with code has its entries in another file.
+fn is_split(dwarf: &Dwarf<Data>) -> bool {
+    let header = dwarf.units().next().ok().flatten();
+    let unit = header.and_then(|header| dwarf.unit(header).ok());
+    unit.is_some_and(|unit| unit.dwo_id.is_some())
 }
 
 /// The section `id`, and whether it is in the old compressed format.

@@ -18,6 +18,7 @@ mod linkage;
 pub mod object_file;
 pub mod objects;
 mod resolve;
+mod scopes;
 mod stream;
 mod switches;
 mod symbol_table;

@@ -13,7 +13,7 @@ use super::lines::Lines;
 use super::symbol_table::SymbolTable;
 use super::{linkage, switches, unwind};
 use crate::elf::Segment;
-use crate::protocol::{FunctionKind, FunctionRange, InlinedRow, Refusal};
+use crate::protocol::{FunctionKind, FunctionRange, Inlined, InlinedRow, Refusal};
 
 /// What a function is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -375,8 +375,10 @@ impl ObjectFile {
     }
 
     /// Whether [`Self::inlined`] can find something.
-    pub(crate) fn has_inlined(&self) -> bool {
-        self.lines.as_ref().is_some_and(Lines::has_inlined)
+    pub(crate) fn has_inlined(&self) -> Inlined {
+        self.lines
+            .as_ref()
+            .map_or(Inlined::None, Lines::has_inlined)
     }
 
     /// Calls `each` with the inlined calls that have code in `range`, the outer ones first, at

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::budget::Budget;
 use super::object_file::ObjectFile;
-use crate::protocol::{Action, Answer, LineRow, MAX_PACKET, Refusal, Reply};
+use crate::protocol::{Action, Answer, Inlined, LineRow, MAX_PACKET, Refusal, Reply};
 
 /// Size in bytes of answers after which they are sent. One answer has less than a quarter of it.
 const FULL: usize = MAX_PACKET / 2;
@@ -76,7 +76,7 @@ impl Objects {
                 send(&Reply::Finished {
                     refused,
                     functions,
-                    has_inlined: object.is_some_and(ObjectFile::has_inlined),
+                    inlined: object.map_or(Inlined::None, ObjectFile::has_inlined),
                 })
             }
             Action::Find {

@@ -71,6 +71,8 @@ fn trials(module: &str) -> Vec<Trial> {
                 "inlined_functions_are_in_the_stack",
                 inlined::are_in_the_stack,
             ),
+            ("inlined_functions_have_scopes", inlined::have_scopes),
+            ("inlined_functions_that_are_split", inlined::that_are_split),
             ("the_linkage_is_no_caller", linkage::is_no_caller),
             (
                 "the_linkage_of_a_stripped_linker",

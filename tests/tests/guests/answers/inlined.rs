@@ -179,3 +179,85 @@ pub(super) fn are_in_the_stack(machine: &Machine) -> Result<()> {
     }
     Ok(())
 }
+
+/// Functions of one file have no linkage name. Their scopes are around their entries, or around
+/// those of their declarations.
+const SCOPES: &str = r#"
+#define INLINED static inline __attribute__((always_inline))
+static volatile int sum;
+namespace outer {
+    namespace inner { INLINED void parse(int n) { if (n & 1) sum += n; } }
+    namespace { INLINED void hidden(int n) { if (n & 2) sum += n; } }
+    namespace {
+        struct Reader {
+            inline __attribute__((always_inline)) void read(int n) { if (n & 4) sum += n; }
+        };
+    }
+    __attribute__((noinline)) void work(int n)
+    {
+        Reader reader;
+        for (int i = 0; i < n; i++) {
+            inner::parse(i);
+            hidden(i);
+            reader.read(i);
+        }
+    }
+}
+int main() { outer::work(100); }
+"#;
+
+pub(super) fn have_scopes(machine: &Machine) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let (source, program) = (
+        directory.path().join("scopes.cpp"),
+        directory.path().join("scopes"),
+    );
+    std::fs::write(&source, SCOPES)?;
+    let mut compiler = tool("g++", &["-O2", "-g", "-o"])?;
+    compiler.arg(&program).arg(&source);
+    machine::finish(compiler)?.expect(0)?;
+    let trace = program.with_extension("btrace");
+    machine
+        .trace("btrace", &trace, &["--epoch", "0"], &[program])?
+        .expect(0)?;
+    let folded = report(machine, &["folded"], &trace)?;
+    for name in [
+        "outer::inner::parse",
+        "outer::(anonymous namespace)::hidden",
+        "outer::(anonymous namespace)::Reader::read",
+    ] {
+        let inlined = folded
+            .lines()
+            .filter(|line| line.contains(";outer::work(int);"));
+        let mut names = inlined.map(|line| line.rsplit(';').next().unwrap_or_default());
+        ensure!(
+            names.any(|last| last.starts_with(name) && last.contains("(inlined)")),
+            "{name}: {folded}"
+        );
+    }
+    Ok(())
+}
+
+/// Split debugging information has no inlined functions for us, and the report says so once.
+pub(super) fn that_are_split(machine: &Machine) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let (source, program) = (
+        directory.path().join("inlined.c"),
+        directory.path().join("inlined"),
+    );
+    std::fs::write(&source, SOURCE)?;
+    let trace = program.with_extension("btrace");
+    for version in ["-gdwarf-5", "-gdwarf-4"] {
+        let mut compiler = tool("gcc", &["-O2", "-g", "-gsplit-dwarf", version, "-o"])?;
+        compiler.arg(&program).arg(&source);
+        machine::finish(compiler)?.expect(0)?;
+        let run = machine.trace("btrace", &trace, &["--epoch", "0"], &[&program])?;
+        run.expect(0)?;
+        let mut command = machine.command(["report", "functions"]);
+        command.arg(&trace);
+        let run = machine::finish(command)?.expect(0)?;
+        let said = run.stderr.matches("debugging information is split").count();
+        ensure!(said == 1, "{version}: {}", run.stderr);
+    }
+    Ok(())
+}
