@@ -20,7 +20,7 @@ const MAX_LIST: usize = 4096;
 const MAX_NAME: u64 = 4096;
 const MAX_TABLE: u64 = 1 << 20;
 /// Bytes that are read for a list of frames, at most: lists may be circles.
-const MAX_READ: u64 = 1 << 26;
+const MAX_READ: u64 = 1 << 24;
 /// `owner` of a frame that belongs to no function: a call from C to Python
 /// (`FRAME_OWNED_BY_CSTACK`).
 const OWNED_BY_C: u8 = 3;

@@ -134,7 +134,9 @@ impl<'a> Tasks<'a> {
             stack.is_some_and(|stack| pointer.wrapping_sub(stack) < STACK_SIZE)
         };
         let leaders = self.leaders().into_iter();
-        let mut tasks = leaders.flat_map(|leader| self.threads_of(leader));
+        let tasks = leaders.flat_map(|leader| self.threads_of(leader));
+        // Hostile lists may be circles, in circles.
+        let mut tasks = tasks.take(MAX_TASKS);
         self.id(tasks.find(has_pointer).unwrap_or(current))
     }
 
