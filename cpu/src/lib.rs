@@ -92,6 +92,7 @@ pub mod state;
 
 pub use backend::jit::{NativeCode, NativeListener, NativeOptions, NativePart, NativeStats};
 pub use engine::{Exit, Snapshot, SoftCpu};
+pub use mmu::access::canonical;
 pub use mmu::ram::GuestRam;
 pub use mmu::reservation::{ARCH_SET_GS, Reservation, ReservedMemory};
 pub use model::{Leaf, MODELS, Model, TSC_HZ, Topology, host_has, model, model_without_bts};

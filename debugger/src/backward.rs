@@ -113,18 +113,33 @@ impl Debugger {
         points: impl Fn(&Self) -> StopPoints,
         found: impl Fn(&Self, &[StopCause]) -> Option<u64>,
     ) -> Result<Option<u64>, Failure> {
-        let mut searched = from;
-        while searched > self.begin {
-            let start = self.replay.interval_before(searched, self.begin);
+        self.search_intervals(from, |debugger, start, search| {
             let mut last = None;
-            let search = Search { from, searched };
-            self.run_interval(start, search, &points, |debugger, causes| {
+            debugger.run_interval(start, search, &points, |debugger, causes| {
                 last = found(debugger, causes).or(last);
             })?;
-            if last.is_some() {
-                return Ok(last);
+            Ok(last)
+        })
+    }
+
+    /// Calls `find` with the start of each interval before `from` and with the search so far, the
+    /// last interval first, until it returns something.
+    pub(crate) fn search_intervals<T>(
+        &mut self,
+        from: u64,
+        mut find: impl FnMut(&mut Self, u64, Search) -> Result<Option<T>, Failure>,
+    ) -> Result<Option<T>, Failure> {
+        let mut search = Search {
+            from,
+            searched: from,
+        };
+        while search.searched > self.begin {
+            let start = self.replay.interval_before(search.searched, self.begin);
+            let found = find(self, start, search)?;
+            if found.is_some() {
+                return Ok(found);
             }
-            searched = start;
+            search.searched = start;
         }
         Ok(None)
     }

@@ -35,33 +35,33 @@ impl Debugger {
     /// Finds the call of the function in which `thread` is now, by the calls and returns that it
     /// has executed: the contents of its stack do not matter. The replay is anywhere afterwards.
     pub(crate) fn find_caller(&mut self, thread: ThreadId) -> Result<Option<Found>, Failure> {
-        let mut searched = self.replay.now();
+        let now = self.replay.now();
         let selection = self.selection_of_calls(thread);
         let mut transfers = HashMap::new();
         let mut returns = 0_u64;
-        while searched > self.begin {
-            let from = self.replay.interval_before(searched, self.begin);
-            let log = self.begin_log(selection, from, MAX_BRANCHES)?;
-            self.log_until(selection, searched)?;
+        let found = self.search_intervals(now, |debugger, from, search| {
+            let log = debugger.begin_log(selection, from, MAX_BRANCHES)?;
+            debugger.log_until(selection, search.searched)?;
             let logged = lock(&log).clone();
             for (n, branch) in logged.last.iter().rev().enumerate() {
                 let at = branch.from;
                 let transfer = transfers
                     .entry(at)
-                    .or_insert_with(|| self.transfer_at(thread, at));
+                    .or_insert_with(|| debugger.transfer_at(thread, at));
                 match transfer {
                     Transfer::Return => returns += 1,
                     Transfer::Call if returns > 0 => returns -= 1,
                     Transfer::Call => {
                         let nth = logged.count - n as u64;
-                        return self.find_branch(selection, from, searched, nth);
+                        let call = debugger.find_branch(selection, from, search.searched, nth)?;
+                        return Ok(Some(call));
                     }
                     Transfer::Jump | Transfer::None => {}
                 }
             }
-            searched = from;
-        }
-        Ok(None)
+            Ok(None)
+        })?;
+        Ok(found.flatten())
     }
 
     /// What the branch instruction at `address` does with the stack. The kernel frees the code of

@@ -39,13 +39,27 @@ impl Debugger {
         if read == bytes.len() && old == bytes {
             return Ok(());
         }
+        self.write_by_pages(address, bytes, |debugger, at, byte| {
+            debugger.writable_place(space, at, byte)
+        })
+    }
+
+    /// Departs from the recorded run, and writes memory in parts that are in a page each, all of
+    /// them or none: at the guest-physical address that `place` returns for the linear address and
+    /// the first byte of a part.
+    pub(crate) fn write_by_pages(
+        &mut self,
+        address: u64,
+        bytes: &[u8],
+        place: impl Fn(&mut Self, u64, u8) -> std::result::Result<Option<u64>, Failure>,
+    ) -> Result<()> {
         self.replay.depart();
         let mut places = Vec::new();
         let mut done = 0;
         while let Some(rest) = bytes.get(done..).filter(|rest| !rest.is_empty()) {
-            let at = address + done as u64;
+            let at = address.wrapping_add(done as u64);
             let here = rest.len().min(0x1000 - (at & 0xFFF) as usize);
-            let place = self.writable_place(space, at, rest[0]).map_err(fatal)?;
+            let place = place(self, at, rest[0]).map_err(fatal)?;
             let place = place.ok_or(TargetError::Errno(EFAULT))?;
             places.push((place, &rest[..here]));
             done += here;
@@ -253,9 +267,9 @@ impl Debugger {
     }
 }
 
-/// Puts registers of a program into the state of a processor that executes it, in user mode or in
-/// the kernel, where the general ones are saved in memory.
-fn set_registers(state: &mut ArchState, new: &Registers, is_in_user_mode: bool) {
+/// Puts registers into the state of a processor. `is_in_user_mode` is false if they are those of a
+/// program for which the processor executes the kernel: memory has its general ones then.
+pub(crate) fn set_registers(state: &mut ArchState, new: &Registers, is_in_user_mode: bool) {
     state.seg[FS].base = new.fs_base;
     if is_in_user_mode {
         state.gpr = new.general;
@@ -273,7 +287,7 @@ fn set_registers(state: &mut ArchState, new: &Registers, is_in_user_mode: bool) 
     }
 }
 
-pub(crate) fn set_fxsave(state: &mut ArchState, new: &Fxsave) {
+fn set_fxsave(state: &mut ArchState, new: &Fxsave) {
     let x87 = &mut state.x87;
     (x87.fcw, x87.fsw, x87.fop) = (new.fcw, new.fsw, new.fop);
     let is_used = |n: &u32| new.ftw >> (2 * n) & 3 != 3;

@@ -5,7 +5,6 @@ use anyhow::anyhow;
 use vbts_gdb::{StopReason, ThreadId};
 use vbts_host::exit::Failure;
 
-use crate::backward::Search;
 use crate::debugger::Debugger;
 use crate::replay::{EventKind, TaskEvent};
 
@@ -55,17 +54,9 @@ impl Debugger {
             .program_path(time.saturating_sub(1))
             .map(<[u8]>::to_vec);
         let path = path.unwrap_or_default();
-        let mut searched = time;
-        let mut call = None;
-        while call.is_none() && searched > self.begin {
-            let start = self.replay.interval_before(searched, self.begin);
-            let search = Search {
-                from: time,
-                searched,
-            };
-            call = self.last_instruction(thread, start, search)?;
-            searched = start;
-        }
+        let call = self.search_intervals(time, |debugger, start, search| {
+            debugger.last_instruction(thread, start, search)
+        })?;
         let call = call.unwrap_or(self.begin);
         Ok((call, thread, StopReason::Exec { path }))
     }

@@ -118,7 +118,7 @@ fuzz_target!(|data: &[u8]| {
             machine.set_state(number, &state);
         }
         read_all(machine, &layout, process, runtime);
-        // The same memory, as that of a Python program alone.
+        // A Python program alone has the memory.
         let read = |at: u64, bytes: &mut [u8]| {
             let from = at
                 .checked_sub(START)

@@ -44,6 +44,21 @@ impl Privilege {
 
 /// Whether bits 63:47 of a linear address are all equal (SDM Vol. 1 3.3.7.1).
 #[inline(always)]
-pub(crate) fn canonical(la: u64) -> bool {
+pub fn canonical(la: u64) -> bool {
     (((la as i64) << 16) >> 16) as u64 == la
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn canonical_addresses_repeat_bit_47() {
+        for address in [0, 0x7FFF_FFFF_FFFF, 0xFFFF_8000_0000_0000, !0] {
+            assert!(canonical(address), "{address:#x}");
+        }
+        for address in [0x8000_0000_0000, 0xFFFF_7FFF_FFFF_FFFF, 1 << 63] {
+            assert!(!canonical(address), "{address:#x}");
+        }
+    }
 }
