@@ -5,12 +5,10 @@ use std::io;
 
 use iced_x86::{Decoder, DecoderOptions};
 use vbts_trace::profile::Watch;
+use vbts_trace::profile::code::MAX_INSTRUCTION;
 use vbts_trace::profile::modules::{ModuleId, ModuleKind, Place};
 
 use super::{Loaded, Out};
-
-/// Maximum length of an instruction in bytes.
-const MAX_INSTRUCTION: u64 = 15;
 
 /// The executed file called `name`, by its path or the last part of it. Without a name, the file of
 /// the first task's program, or that with most instructions.

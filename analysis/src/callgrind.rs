@@ -98,7 +98,7 @@ impl Graph {
     }
 }
 
-/// What shows labels and places.
+/// Names and source lines of labels.
 struct Shown {
     names: Names,
     lines: LineCosts,
@@ -150,11 +150,7 @@ impl<'a> Positions<'a, '_> {
 
     /// Writes a cost at a line of the last file.
     fn cost(&mut self, line: u32, cost: Cost) -> io::Result<()> {
-        let Cost {
-            instructions,
-            branches,
-        } = cost;
-        writeln!(self.out, "{line} {instructions} {branches}")
+        writeln!(self.out, "{line} {cost}")
     }
 }
 
@@ -180,11 +176,7 @@ pub fn callgrind<W: Watch>(
     writeln!(out, "creator: vbts {}", env!("CARGO_PKG_VERSION"))?;
     writeln!(out, "cmd: {}\npositions: line", shown(command))?;
     writeln!(out, "event: Ir : Instructions\nevent: Br : Taken branches")?;
-    let Cost {
-        instructions,
-        branches,
-    } = whole;
-    writeln!(out, "events: Ir Br\nsummary: {instructions} {branches}")?;
+    writeln!(out, "events: Ir Br\nsummary: {whole}")?;
     for (number, caller) in graph.labels.iter().enumerate() {
         let (module, file, first) = source.place(*caller);
         writeln!(out, "\nob={module}\nfl={file}")?;

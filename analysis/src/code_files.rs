@@ -48,7 +48,8 @@ pub struct CodeFiles {
     pub directory: PathBuf,
     /// Names of functions are short, without parameters, results and arguments of templates.
     pub short_names: bool,
-    /// What makes a trace name the functions that an interpreter has executed.
+    /// Advice for a program that an interpreter has executed: the option that gives its functions
+    /// names.
     pub interpreter: Option<String>,
     open: HashMap<String, Option<File>>,
     kernel: Option<Kernel>,

@@ -1,13 +1,14 @@
 //! Interpreters, and what makes a trace name the functions of the program that one executes.
 
 use vbts_trace::profile::Watch;
+use vbts_trace::profile::functions::FunctionId;
 use vbts_trace::profile::modules::ModuleKind;
-use vbts_trace::profile::tree::{Label, Node};
+use vbts_trace::profile::tree::Label;
 
 use super::names::place_name;
 use super::{Loaded, Names};
 
-/// Where an interpreter executes a program.
+/// The code in which an interpreter executes a program.
 #[derive(Debug)]
 enum Loop {
     /// In functions with these names, or beginnings of names (`*`).
@@ -19,11 +20,11 @@ enum Loop {
 /// An interpreter.
 #[derive(Debug)]
 struct Interpreter {
-    /// Its language.
+    /// Language of the program.
     language: &'static str,
-    /// Where it executes a program.
+    /// The code in which it executes a program.
     at: Loop,
-    /// What names the functions of the program.
+    /// Advice: the option that gives the functions of the program names.
     help: &'static str,
 }
 
@@ -63,50 +64,75 @@ fn is_one_of(function: &str, names: &[&str]) -> bool {
     })
 }
 
-/// What to type so that a trace names the functions of the program, if an interpreter has executed
-/// it most of the time and the trace has no names of code that was made while it ran.
-pub(crate) fn hint<W: Watch>(profile: &Loaded<W>, names: &Names) -> Option<String> {
-    let function = |node: &Node| match node.label {
-        Label::Function(id) => Some(names.function(id)),
-        _ => None,
-    };
-    let made = |node: &Node| {
-        let function = function(node)?;
+/// Facts about a function.
+#[derive(Debug, Clone, Copy, Default)]
+struct Facts {
+    /// A bit for each of [`INTERPRETERS`] that executes a program there.
+    loops: u8,
+    /// The function was made while the program ran, and has a name.
+    is_made_and_named: bool,
+}
+
+/// Facts about each function, by number.
+fn facts<W: Watch>(profile: &Loaded<W>, names: &Names) -> Vec<Facts> {
+    let has = |library| (profile.modules().iter()).any(|module| module.name.ends_with(library));
+    let is_present = INTERPRETERS
+        .each_ref()
+        .map(|interpreter| match interpreter.at {
+            Loop::Functions(_) => true,
+            Loop::CodeOf(library) => has(library),
+        });
+    let facts = (0..profile.functions().len() as FunctionId).map(|id| {
+        let function = names.function(id);
         let module = profile.modules().get(function.module);
-        let kinds = [ModuleKind::Generated, ModuleKind::Anonymous];
+        let is_made = [ModuleKind::Generated, ModuleKind::Anonymous].contains(&module.kind);
         // A function without a name has that of its place.
         let place = place_name(module, 0);
         let is_named = !function.name.starts_with(place.trim_end_matches('0'));
-        kinds.contains(&module.kind).then_some(is_named)
-    };
+        let mut loops = 0;
+        for (number, interpreter) in INTERPRETERS.iter().enumerate() {
+            let is_loop = match interpreter.at {
+                Loop::Functions(names) => is_one_of(&function.name, names),
+                Loop::CodeOf(_) => is_made && is_present[number],
+            };
+            loops |= u8::from(is_loop) << number;
+        }
+        Facts {
+            loops,
+            is_made_and_named: is_made && is_named,
+        }
+    });
+    facts.collect()
+}
+
+/// The advice for a program that an interpreter has executed most of the time, if the trace has no
+/// names of code that was made while it ran: the option that gives its functions names.
+pub(crate) fn hint<W: Watch>(profile: &Loaded<W>, names: &Names) -> Option<String> {
+    let facts = facts(profile, names);
     let nodes = profile.tree().nodes();
-    if nodes.iter().any(|node| made(node) == Some(true)) {
-        return None;
-    }
-    let whole: u64 = nodes.iter().map(|node| node.branches).sum();
-    let found = INTERPRETERS.iter().find(|interpreter| {
-        let is_loop = |node: &Node| match interpreter.at {
-            Loop::Functions(names) => {
-                function(node).is_some_and(|function| is_one_of(&function.name, names))
-            }
-            Loop::CodeOf(_) => made(node).is_some(),
+    let mut whole: u64 = 0;
+    let mut executed = INTERPRETERS.each_ref().map(|_| 0_u64);
+    let mut loops: Vec<u8> = Vec::with_capacity(nodes.len());
+    for node in nodes {
+        let function = match node.label {
+            Label::Function(id) => facts.get(id as usize).copied().unwrap_or_default(),
+            _ => Facts::default(),
         };
-        if let Loop::CodeOf(library) = interpreter.at
-            && !(profile.modules().iter()).any(|module| module.name.ends_with(library))
-        {
-            return false;
+        if function.is_made_and_named {
+            return None;
         }
         // What the loop calls counts for it. A caller comes before what it calls.
-        let mut inside: Vec<bool> = Vec::with_capacity(nodes.len());
-        let mut executed: u64 = 0;
-        for node in nodes {
-            let is_inside = inside.get(node.parent as usize) == Some(&true) || is_loop(node);
-            inside.push(is_inside);
-            executed += if is_inside { node.branches } else { 0 };
+        let of_caller = loops.get(node.parent as usize).copied().unwrap_or(0);
+        let of_node = of_caller | function.loops;
+        loops.push(of_node);
+        whole += node.branches;
+        for (number, executed) in executed.iter_mut().enumerate() {
+            *executed += u64::from(of_node >> number & 1) * node.branches;
         }
-        executed > whole / 100 * LEAST
-    });
-    let Interpreter { language, help, .. } = found?;
+    }
+    let mut found = INTERPRETERS.iter().zip(executed);
+    let found = found.find(|(_, executed)| *executed > whole / 100 * LEAST);
+    let (Interpreter { language, help, .. }, _) = found?;
     Some(format!(
         "the functions of the {language} program have no names here, because an interpreter \
          executes it: {help}"

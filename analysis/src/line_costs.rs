@@ -1,9 +1,11 @@
-//! What each source line of a function has executed, and from which line functions are called.
+//! The costs of the source lines of functions, and the lines of calls.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 
 use iced_x86::{Decoder, DecoderOptions, Instruction};
+use vbts_trace::profile::code::MAX_INSTRUCTION;
 use vbts_trace::profile::functions::FunctionId;
 use vbts_trace::profile::modules::{ModuleId, Place};
 use vbts_trace::profile::tree::Label;
@@ -17,15 +19,18 @@ use super::source_paths::Paths;
 const MAX_INSTRUCTIONS: usize = 1 << 22;
 /// Number of instructions whose lines are asked for at once.
 const NAMED_AT_ONCE: usize = 1 << 16;
-/// Maximum length of an instruction in bytes (SDM Vol. 2A 2.3.11).
-const MAX_INSTRUCTION: u64 = 15;
 
-/// What was executed.
+/// Executed instructions and taken branches.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Cost {
     pub instructions: u64,
-    /// Taken branches.
     pub branches: u64,
+}
+
+impl fmt::Display for Cost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.instructions, self.branches)
+    }
 }
 
 impl Cost {
@@ -34,7 +39,7 @@ impl Cost {
         self.branches = self.branches.saturating_add(more.branches);
     }
 
-    /// What is left of it; `None` if `part` is larger.
+    /// The cost without `part`; `None` if `part` is larger.
     pub(crate) fn without(self, part: Self) -> Option<Self> {
         Some(Self {
             instructions: self.instructions.checked_sub(part.instructions)?,
@@ -84,7 +89,7 @@ impl LineCosts {
         this
     }
 
-    /// What each line of a function has executed.
+    /// The cost of each executed line of a function.
     pub(crate) fn of_label(&self, label: Label) -> impl Iterator<Item = (&SourceLine, &Cost)> {
         self.costs.get(&label).into_iter().flatten()
     }
@@ -136,7 +141,7 @@ impl LineCosts {
     }
 }
 
-/// What each instruction has executed, by module and offset.
+/// The cost of each executed instruction, by module and offset.
 fn instruction_costs<W: Watch>(profile: &mut Loaded<W>) -> BTreeMap<ModuleId, BTreeMap<u64, Cost>> {
     let lines = profile.lines().filter(|(_, count)| count.instructions > 0);
     let mut lines: Vec<_> = lines.map(|(line, count)| (*line, *count)).collect();

@@ -17,8 +17,8 @@ use crate::event::CodeSource;
 
 /// Maximum length in bytes of a straight line. The largest ones are unrolled cryptography.
 const MAX_LINE: u64 = 256 << 10;
-/// Maximum length of an instruction in bytes.
-const MAX_INSTRUCTION: u64 = 15;
+/// Maximum length of an instruction in bytes (SDM Vol. 2A 2.3.11).
+pub const MAX_INSTRUCTION: u64 = 15;
 /// What is between pieces of code: no instruction begins with it in 64-bit code.
 pub const NO_CODE: u8 = 0x06;
 /// Maximum number of parts that are kept. When it is reached, all are dropped.
