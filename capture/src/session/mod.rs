@@ -3,7 +3,7 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | `receive` | what each message means |
+//! | `receive` | messages: changes of the state, and work |
 //! | `messages`, `error` | the contents of messages, and what is wrong with them |
 //! | `notes` | processes that outlive the program, and files whose changes are lost |
 //! | `agent_connection` | the other half: sends the job, standard input and signals |

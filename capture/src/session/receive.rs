@@ -1,4 +1,5 @@
-//! What the messages of the agent mean.
+//! Messages of the agent: a change of the session's state, or work for the thread that writes the
+//! trace.
 
 use vbts_devices::ByteSink;
 use vbts_protocol::{Decoder, MAX_OPEN_FILES, ToHost, VERSION};
@@ -69,8 +70,7 @@ impl Session {
         Ok(())
     }
 
-    /// Takes a message. Returns what the thread that writes the trace does with it, if it does
-    /// something.
+    /// Takes a message. Returns the work for the thread that writes the trace, if there is some.
     fn message(&mut self, message: ToHost<'_>) -> Result<Option<Work>, SessionError> {
         match message {
             ToHost::Output { fd, bytes } => {
@@ -90,20 +90,19 @@ impl Session {
                 let event = valid.map(|(task, records)| AgentEvent::Records { task, records });
                 return Ok(event.map(Work::Agent));
             }
+            ToHost::Code { process, .. } if !self.source.has_process(process) => {}
             ToHost::Code {
                 process,
                 source,
                 at,
                 bytes,
             } => {
-                let code = Event::Code {
+                return Ok(Some(Work::Event(Event::Code {
                     process,
                     source: code_source(source),
                     at,
                     bytes: bytes.into(),
-                };
-                let is_wanted = self.source.has_process(process);
-                return Ok(is_wanted.then_some(Work::Event(code)));
+                })));
             }
             ToHost::BuildId { id, name } => {
                 return Ok(Some(Work::Event(Event::BuildId {
