@@ -226,7 +226,7 @@ impl Debugger {
                 self.write_frame(task, new).map_err(fatal)?;
             }
             set_registers(&mut state, new, executing.is_some());
-            self.replay.machine.set_state(number, &state);
+            self.replay.change_state(number, &state);
             return Ok(());
         }
         // Outside of a system call it was interrupted, and continues with what it has saved.

@@ -8,7 +8,7 @@
 //! The recorded events of the program do not come there. The debugger takes the place of the
 //! program's tracer, and sees the signals of the process where they wait for that.
 
-use vbts_cpu::state::gpr;
+use vbts_cpu::state::{ArchState, gpr};
 use vbts_cpu::{Breakpoint, StopCause, StopPoints};
 use vbts_gdb::{Stop, StopReason, ThreadAction, ThreadId};
 use vbts_host::exit::Failure;
@@ -25,6 +25,8 @@ pub(crate) struct Departure {
     pub from: u64,
     /// The agent's [`shown`](crate::agent::Agent::shown) at that time.
     shown: u64,
+    /// The processor that the client has put at another instruction since the last run.
+    moved: Option<usize>,
     /// Why it goes no further.
     pub end: Option<String>,
 }
@@ -40,12 +42,35 @@ impl Replay {
         self.departure = Some(Departure {
             from,
             shown: self.agent.shown,
+            moved: None,
             end: None,
         });
         self.agent.say(&format!(
             "The program was changed at {from} ns. What it does from here on is not recorded, and \
              is dropped when you go back or to another time.\n"
         ));
+    }
+
+    /// Departs with other registers of a processor. It stops at a breakpoint to which they put it.
+    pub(crate) fn change_state(&mut self, number: usize, state: &ArchState) {
+        self.depart();
+        let rip = self.processor(number).map(|cpu| cpu.rip);
+        if rip != Some(state.rip) {
+            // One at which it has stopped counts as passed until the stop points are set again.
+            self.points = None;
+            if let Some(departure) = &mut self.departure {
+                departure.moved = Some(number);
+            }
+        }
+        self.machine.set_state(number, state);
+    }
+
+    /// Has `processor` not stop at the breakpoint at which it is, unless the client has put it
+    /// there.
+    pub(crate) fn leave_breakpoint(&mut self, processor: Option<usize>) {
+        let departure = self.departure.as_mut();
+        let moved = departure.and_then(|departure| departure.moved.take());
+        self.leaves = processor.filter(|number| moved != Some(*number));
     }
 
     /// The replay is about to be put at another time.

@@ -71,11 +71,10 @@ impl Debugger {
         }
         let state = self.replay.processor(number).map(|cpu| cpu.state());
         let mut state = state.ok_or(TargetError::Errno(ESRCH))?;
-        self.replay.depart();
         // RIP is shown with the base of CS.
         let rip = state.rip.wrapping_add(new.rip.wrapping_sub(old.rip));
         set_registers(&mut state, &Registers { rip, ..new }, true);
-        self.replay.machine.set_state(number, &state);
+        self.replay.change_state(number, &state);
         Ok(())
     }
 }

@@ -59,7 +59,7 @@ pub(crate) struct Replay {
     /// The events of all threads that the agent traces, oldest first.
     pub events: Vec<TaskEvent>,
     /// The stop points that the processors have; `None` after a jump in time.
-    points: Option<StopPoints>,
+    pub(crate) points: Option<StopPoints>,
     /// Virtual time in ns of the end of the run.
     pub end: u64,
     /// Virtual time in ns of the failure of the guest: of the first call of `panic`, or else of its
@@ -68,7 +68,7 @@ pub(crate) struct Replay {
     /// The snapshots come from an earlier session.
     pub is_loaded: bool,
     /// The processor that does not stop at the breakpoint at which it is when the next run begins.
-    leaves: Option<usize>,
+    pub(crate) leaves: Option<usize>,
     /// The program was changed, and has another future than the recorded one.
     pub departure: Option<Departure>,
 }
@@ -206,11 +206,6 @@ impl Replay {
     /// The processor with this number.
     pub(crate) fn processor(&self, number: usize) -> Option<&Cpu> {
         self.machine.processors().nth(number)
-    }
-
-    /// Has `processor` not stop at the breakpoint at which it is.
-    pub(crate) fn leave_breakpoint(&mut self, processor: Option<usize>) {
-        self.leaves = processor;
     }
 
     /// Runs up to virtual time `until` in ns, or to one of `points` before. A processor stops at a

@@ -7,8 +7,10 @@ use crate::engine::SoftCpu;
 use crate::engine::run::BlockFault;
 use crate::insn::{Abort, CodeSize};
 use crate::mmu::host_access;
+use crate::mmu::paging::pf;
 use crate::mmu::tlb::Hit;
 use crate::processor::cpu::Cpu;
+use crate::processor::fault::Fault;
 use crate::processor::pending_work::VmmRequests;
 
 /// A block that can be run.
@@ -26,7 +28,10 @@ pub(super) enum Found {
 impl SoftCpu {
     /// Finds the block at RIP.
     pub(super) fn look_up(&mut self, extent: Extent) -> Result<Found, BlockFault> {
-        let hit = self.fetch()?;
+        let hit = match self.fetch() {
+            Ok(hit) => hit,
+            Err(fault) => return self.look_up_unexecutable(fault),
+        };
         if extent == Extent::Whole && self.cpu.has_breakpoint_near(self.linear_rip()) {
             return self.look_up_near_breakpoint(&hit);
         }
@@ -35,6 +40,21 @@ impl SoftCpu {
             return Ok(Found::Stop);
         }
         self.look_up_at(&hit, extent, is_probed)
+    }
+
+    /// Stops at a breakpoint at RIP whose page is present and not executable: a debugger has the
+    /// functions that it calls return to one on the stack. The kernel maps a page that is not
+    /// present, and the breakpoint is hit when the instruction begins again.
+    #[cold]
+    fn look_up_unexecutable(&mut self, fault: BlockFault) -> Result<Found, BlockFault> {
+        let is_present = matches!(self.cpu.fault, Fault::Page { error, .. } if error & pf::P != 0);
+        if is_present
+            && self.cpu.pass_breakpoint(self.linear_rip())
+            && self.cpu.pending_work.contains(VmmRequests::STOP)
+        {
+            return Ok(Found::Stop);
+        }
+        Err(fault)
     }
 
     /// Finds the block at RIP, in a page with a breakpoint. A block ends in front of a breakpoint.

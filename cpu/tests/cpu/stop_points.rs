@@ -9,6 +9,8 @@ use vbts_cpu::{Breakpoint, Exit, SoftCpu, StopCause, StopPoints, WatchKind, Watc
 use crate::common::{DATA, Guest, KERNEL, USER, page_table_entry};
 use crate::native_code::native;
 
+/// Entry of a page table: the page is not executable.
+const NX: u64 = 1 << 63;
 /// Rounds of the loop of [`looping`].
 const ROUNDS: u64 = 5000;
 
@@ -269,6 +271,33 @@ fn an_instruction_whose_page_is_not_there_yet_is_hit() {
     soft.set_stop_points(breakpoint(DATA));
     let hits: Vec<u64> = stops(&mut soft).iter().map(|stop| stop.1).collect();
     assert_eq!(hits, [DATA]);
+}
+
+/// Where a debugger has a function return to that it calls, which may be on the stack.
+#[test]
+fn a_breakpoint_in_a_page_that_is_not_executable_is_hit_before_the_fault() {
+    let mut guest = Guest::kernel(|a| {
+        a.mov(rbx, DATA)?; // +0
+        a.jmp(rbx) // +10
+    });
+    let entry = guest.page_entry(DATA);
+    guest.assemble(DATA, |a| a.hlt());
+    guest.gate(vector::PF, vbts_testkit::descriptor::Gate::to(0));
+    guest.assemble(crate::common::handler(vector::PF), |a| {
+        a.mov(rax, entry)?;
+        a.mov(qword_ptr(page_table_entry(DATA)), rax)?;
+        a.invlpg(qword_ptr(rbx))?;
+        a.add(rsp, 8)?;
+        a.iretq()
+    });
+    for mut soft in [guest.second_processor(), native(&guest, false, 1 << 20)] {
+        guest.page(DATA, entry | NX);
+        soft.set_stop_points(breakpoint(DATA));
+        // The instruction begins again after the fault, which is no second hit.
+        let hits: Vec<_> = stops(&mut soft).iter().map(|s| (s.0, s.1)).collect();
+        assert_eq!(hits, [(2, DATA)]);
+        assert_eq!(soft.cpu.rip, DATA + 1);
+    }
 }
 
 #[test]

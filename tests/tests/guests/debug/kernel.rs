@@ -22,6 +22,7 @@ fn trials(module: &str) -> Vec<Trial> {
             ("breakpoints_in_code_that_was_freed", freed),
             ("processors_are_threads", processors),
             ("a_changed_kernel_has_another_future", changes),
+            ("functions_of_a_kernel_are_called", calls),
             ("the_kernel_below_a_program", program),
             ("a_machine_is_recorded_first", record_first),
             ("a_compressed_kernel_has_symbols", compressed),
@@ -107,7 +108,7 @@ fn guide(machine: &Machine) -> Result<()> {
     Ok(())
 }
 
-/// Memory and registers that are changed, a call of the kernel's function, and the way back.
+/// Memory and registers that are changed, and the way back.
 fn changes(machine: &Machine) -> Result<()> {
     let panic = Panic::new(machine, &[])?;
     let commands = "print (int) panic_timeout\nset var *(int *) &panic_timeout = 3
@@ -150,6 +151,46 @@ stepi\nreverse-stepi\ngoto start\nset var *(char *) 0x20000 = 78\nprint *(char *
         check_order(&text, &[said])?;
     }
     Ok(())
+}
+
+/// The kernel's functions, which return to the stack, where no code can be executed. Breakpoints
+/// are hit in them, and the machine is as before when they have returned.
+fn calls(machine: &Machine) -> Result<()> {
+    let panic = Panic::new(machine, &["--smp", "2"])?;
+    let commands = "set $before = $sp
+print (unsigned long) int_sqrt(1522756UL)
+print (unsigned long) strlen((char *) &linux_banner) > 13
+print (int) _printk((char *) &linux_banner) > 13
+print $sp == $before
+break *int_pow
+python
+try:
+    gdb.execute('print (unsigned long) int_pow(3UL, 5U)')
+except gdb.error as error:
+    print(error)
+end
+info registers rdi
+finish
+print $sp == $before
+goto crash
+print $sp == $before
+";
+    let text = panic.gdb(machine, commands)?;
+    let shown = [
+        "in panic ()",
+        "$1 = 1234",
+        "$2 = 1",
+        "$3 = 1",
+        "$4 = 1",
+        "stopped while in a function called from GDB",
+        "rdi 0x3",
+        "$5 = 1",
+        "$6 = 1",
+    ];
+    check_order(&text, &shown)?;
+    ensure!(text.matches("Breakpoint 1, ").count() == 1, "{text}");
+    let said = ["was changed at", "Linux version", "is dropped"];
+    check_order(&text, &said)
 }
 
 /// Breakpoints from the first instruction on, and what was there before paging.
