@@ -160,13 +160,8 @@ impl<'a> Tasks<'a> {
 
     /// The tasks of a list whose head is at `head`. The node of a task is at offset `node`.
     fn list(&self, head: u64, node: u64) -> Vec<Task> {
-        let mut tasks = Vec::new();
-        let mut next = self.word(head);
-        while let Some(at) = next.filter(|at| *at != head && tasks.len() < MAX_TASKS) {
-            tasks.push(Task(at.wrapping_sub(node)));
-            next = self.word(at);
-        }
-        tasks
+        let nodes = nodes_of_list(head, |at| self.word(at)).into_iter();
+        nodes.map(|at| Task(at.wrapping_sub(node))).collect()
     }
 
     /// The leaders of all processes.
@@ -405,6 +400,29 @@ fn in_user_mode(state: &ArchState) -> Registers {
     }
 }
 
+/// The nodes of a list whose head is at `head`, at most [`MAX_TASKS`]. `next` reads the link of a
+/// node.
+///
+/// A hostile list can lead into a circle without its head. Brent's algorithm ends it soon after the
+/// first round: each node is compared with an earlier one, which is replaced by the node after 1, 2,
+/// 4, … nodes.
+fn nodes_of_list(head: u64, next: impl Fn(u64) -> Option<u64>) -> Vec<u64> {
+    let mut nodes = Vec::new();
+    let mut earlier = head;
+    let mut at = next(head);
+    while let Some(node) = at.filter(|at| ![head, earlier].contains(at)) {
+        if nodes.len() == MAX_TASKS {
+            break;
+        }
+        nodes.push(node);
+        if nodes.len().is_power_of_two() {
+            earlier = node;
+        }
+        at = next(node);
+    }
+    nodes
+}
+
 /// The x87 and vector registers of a processor.
 pub(crate) fn vector_registers(state: &ArchState) -> (Fxsave, Avx) {
     let avx = Avx {
@@ -477,4 +495,38 @@ fn from_xsave(area: &[u8; XSAVE_AREA]) -> (Fxsave, Avx) {
         _ => std::array::from_fn(|n| wide(576 + 16 * n)),
     };
     (registers, Avx { ymmh })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The nodes of a list of `len` nodes, 8, 16, 24, …, whose last one leads to `back`.
+    fn nodes(len: u64, back: u64) -> Vec<u64> {
+        nodes_of_list(0, |at| {
+            (at <= 8 * len).then(|| if at == 8 * len { back } else { at + 8 })
+        })
+    }
+
+    #[test]
+    fn a_list_ends_at_its_head() {
+        for len in [0, 1, 2, 3, 100] {
+            let expected: Vec<u64> = (1..=len).map(|n| 8 * n).collect();
+            assert_eq!(nodes(len, 0), expected);
+        }
+        assert_eq!(nodes(1 << 20, 0).len(), MAX_TASKS);
+    }
+
+    #[test]
+    fn a_circle_without_the_head_ends_soon() {
+        for len in 1..200 {
+            for first in 1..=len {
+                let found = nodes(len, 8 * first);
+                assert!(
+                    (len..=3 * len + 1).contains(&(found.len() as u64)),
+                    "{len} {first}"
+                );
+            }
+        }
+    }
 }
