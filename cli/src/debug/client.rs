@@ -26,7 +26,8 @@ const SOCKET: &str = "gdb.socket";
 const SCRIPT: &str = "start.gdb";
 
 /// Commands that gdb executes first. `SOCKET` stands for the path of the socket, `ROOT` for the
-/// directory with the program's files, and `DIRECTORY` for its working directory.
+/// directory with the program's files, `DIRECTORY` for its working directory, and the line `# VIEW`
+/// for commands of the kernel's view.
 const COMMANDS: &str = include_str!("start.gdb");
 
 /// The program that debugs.
@@ -117,13 +118,37 @@ impl Client {
 
 /// The commands that connect a gdb to `socket`.
 fn script(socket: &Path, directories: &[PathBuf; 2], kernel: Option<&KernelView>) -> String {
-    let view = kernel.map_or_else(String::new, KernelView::commands);
-    let commands = COMMANDS
-        .replace("# VIEW\n", &view)
-        .replace("ROOT", &directories[0].display().to_string())
-        .replace("DIRECTORY", &directories[1].display().to_string())
-        .replace("SOCKET", &socket.display().to_string());
-    commands + kernel.map_or("", KernelView::commands_after)
+    let [root, directory] = directories
+        .each_ref()
+        .map(|path| path.display().to_string());
+    let values = [
+        (
+            "# VIEW\n",
+            kernel.map_or_else(String::new, KernelView::commands),
+        ),
+        ("ROOT", root),
+        ("DIRECTORY", directory),
+        ("SOCKET", socket.display().to_string()),
+    ];
+    replaced(COMMANDS, &values) + kernel.map_or("", KernelView::commands_after)
+}
+
+/// `text` with each name replaced by its value, in which the names stand for nothing.
+fn replaced(text: &str, values: &[(&str, String)]) -> String {
+    let mut result = String::new();
+    let mut rest = text;
+    loop {
+        let found = values.iter().filter_map(|(name, value)| {
+            let (before, after) = rest.split_once(name)?;
+            Some((before, value, after))
+        });
+        let Some((before, value, after)) = found.min_by_key(|(before, ..)| before.len()) else {
+            return result + rest;
+        };
+        result += before;
+        result += value;
+        rest = after;
+    }
 }
 
 /// The directories of this host that were the root and the working directory of the recorded
@@ -231,5 +256,23 @@ mod tests {
         let failure = find(OsStr::new("no-such-gdb"), "").unwrap_err();
         assert_eq!(failure.status(), 126);
         assert!(find(OsStr::new("/bin/sh"), "").is_ok());
+    }
+
+    #[test]
+    fn paths_may_contain_the_names_of_others() {
+        let socket = Path::new("/tmp/ROOT/DIRECTORY.socket");
+        let directories = ["/home/SOCKET", "/srv/ROOT/SOCKET"].map(PathBuf::from);
+        let script = script(socket, &directories, None);
+        for line in [
+            "set sysroot /home/SOCKET",
+            "set solib-search-path /srv/ROOT/SOCKET",
+            "target remote /tmp/ROOT/DIRECTORY.socket",
+        ] {
+            assert!(
+                script.lines().any(|other| other == line),
+                "{line}: {script}"
+            );
+        }
+        assert!(!script.contains("VIEW"));
     }
 }
