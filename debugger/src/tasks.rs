@@ -404,8 +404,8 @@ fn in_user_mode(state: &ArchState) -> Registers {
 /// node.
 ///
 /// A hostile list can lead into a circle without its head. Brent's algorithm ends it soon after the
-/// first round: each node is compared with an earlier one, which is replaced by the node after 1, 2,
-/// 4, … nodes.
+/// first round: each node is compared with an earlier one, which is replaced by the node after 1,
+/// 2, 4, … nodes.
 fn nodes_of_list(head: u64, next: impl Fn(u64) -> Option<u64>) -> Vec<u64> {
     let mut nodes = Vec::new();
     let mut earlier = head;
