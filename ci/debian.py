@@ -104,24 +104,24 @@ def own_apt(kind, directory, architecture=None, release=None):
     return options
 
 
-def fetch_source(package, directory):
+def fetch_source(package, directory, release=None):
     """Fetches the files of a source package, unless `directory` has them, and returns the name of
-    its description (.dsc).
+    its description (.dsc). `release` is another release of Debian than this machine's.
     """
     install("dpkg-dev")
-    apt = ["apt-get", *own_apt("deb-src", directory)]
+    apt = ["apt-get", *own_apt("deb-src", directory, release=release)]
     # apt keeps the files that are already there.
     sh(*apt, "source", "--download-only", package, cwd=directory)
     files = sh(*apt, "source", "--print-uris", package).split()
     return next(name for name in files if name.endswith(".dsc"))
 
 
-def source(package, directory):
+def source(package, directory, release=None):
     """Fetches the source of a package, with Debian's changes, into a subdirectory of `directory`,
-    and returns that.
+    and returns that. `release` is another release of Debian than this machine's.
     """
     os.makedirs(directory, exist_ok=True)
-    description = fetch_source(package, directory)
+    description = fetch_source(package, directory, release)
     tree = os.path.join(directory, description.removesuffix(".dsc"))
     if not os.path.exists(tree):
         shutil.rmtree(tree + ".new", ignore_errors=True)

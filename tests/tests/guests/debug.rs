@@ -146,12 +146,15 @@ fn code_block<'a>(lines: &mut std::iter::Peekable<impl Iterator<Item = &'a str>>
 
 /// A section of the guide: its files, its commands, and the session of `vbts debug` after them.
 fn guide(machine: &Machine, heading: &str) -> Result<()> {
+    guide_in(machine, heading, tempfile::tempdir()?.path())
+}
+
+/// As [`guide`], in a directory that can have files already.
+fn guide_in(machine: &Machine, heading: &str, at: &Path) -> Result<()> {
     needs_gdb()?;
     let section = GUIDE.split(&format!("## {heading}\n")).nth(1);
-    let section = section.and_then(|text| text.split("\n## ").next());
+    let section = section.and_then(|text| text.split("\n## ").next()?.split("\n### ").next());
     let mut lines = section.context("no section")?.lines().peekable();
-    let directory = tempfile::tempdir()?;
-    let at = directory.path();
     let vbts = machine.command(["--version"]);
     let mut recording = None;
     while let Some(line) = lines.next() {

@@ -1,7 +1,8 @@
-//! Bugs in plug-ins of real programs, and in a kernel: a session of five commands leads from the
-//! crash to the line that has overwritten a pointer.
+//! Bugs in real programs, in plug-ins of some, and in kernels: a session of five commands leads
+//! from the crash to the line that has overwritten a pointer.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
@@ -10,7 +11,7 @@ use libtest_mimic::Trial;
 use tempfile::tempdir;
 use vbts_tests::machine::{self, Machine, Skip, TestModule};
 
-use super::{both, check_order, debug, needs_gdb};
+use super::{both, check_order, debug, guide_in, needs_gdb};
 
 inventory::submit! { TestModule::new(module_path!(), trials) }
 
@@ -21,6 +22,16 @@ fn trials(module: &str) -> Vec<Trial> {
             ("a_builtin_of_bash", |machine| find(machine, &BASH)),
             ("an_extension_of_sqlite", |machine| find(machine, &SQLITE)),
             ("a_kernel", |machine| find(machine, &KERNEL)),
+            ("linux", linux),
+            ("debians_sqlite", |machine| {
+                of_debian(machine, "SQLite", "sqlite/sqlite3")
+            }),
+            ("debians_bash", |machine| {
+                of_debian(machine, "bash", "bash/bash")
+            }),
+            ("debians_python", |machine| {
+                of_debian(machine, "Python", "python/python")
+            }),
         ],
     )
 }
@@ -97,6 +108,38 @@ const KERNEL: Case = Case {
     commands: "bt 2\nprint tasks[2]\nwatch tasks[2].run\nreverse-continue\nbt 2\n",
     shown: &["kernel ()", "{name = \"network \", run = 0x"],
 };
+
+/// A program of Debian with a bug, below the directory that `ci/suite seeded-crashes` makes.
+fn of_debian(machine: &Machine, heading: &str, program: &str) -> Result<()> {
+    let built = machine::find("VBTS_SEEDED_CRASHES", "seeded-crashes");
+    let built = built.map(|directory| directory.join(program));
+    let Some(built) = built.ok().filter(|path| path.exists()) else {
+        let why = format!("there is no seeded-crashes/{program}: ci/suite seeded-crashes");
+        return Err(Skip(why).into());
+    };
+    by_guide(machine, heading, &built)
+}
+
+/// Linux with a bug, if it was built.
+fn linux(machine: &Machine) -> Result<()> {
+    let below = "guest-debug-info-gdb-scripts/with/linux/vmlinux";
+    let Ok(built) = machine::find("VBTS_SEEDED_LINUX", below) else {
+        let why = format!("there is no {below}: docs/guide/debug-a-recording.md");
+        return Err(Skip(why).into());
+    };
+    if Command::new("cpio").arg("--version").output().is_err() {
+        return Err(Skip("cpio is not installed".into()).into());
+    }
+    by_guide(machine, "Linux", &built)
+}
+
+/// The section of the guide with the way to the bug of a program.
+fn by_guide(machine: &Machine, heading: &str, program: &Path) -> Result<()> {
+    let directory = tempdir()?;
+    let name = program.file_name().context("a name")?;
+    symlink(program, directory.path().join(name))?;
+    guide_in(machine, heading, directory.path())
+}
 
 fn find(machine: &Machine, case: &Case) -> Result<()> {
     needs_gdb()?;
