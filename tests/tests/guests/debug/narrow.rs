@@ -1,8 +1,10 @@
 //! Programs of 32 bits on the 64-bit kernel.
 
+use std::process::Command;
+
 use anyhow::{Result, ensure};
 use libtest_mimic::Trial;
-use vbts_tests::machine::{self, Machine, TestModule};
+use vbts_tests::machine::{self, Machine, Skip, TestModule};
 use vbts_tests::programs;
 
 use super::{Recorded, check_order};
@@ -49,12 +51,30 @@ int main(void)
 }
 ";
 
+/// Skips a test if gcc has no C library for programs of 32 bits.
+fn needs_narrow_library() -> Result<()> {
+    let mut gcc = Command::new("gcc");
+    gcc.args([
+        "-m32",
+        "-fsyntax-only",
+        "-include",
+        "stdio.h",
+        "-xc",
+        "/dev/null",
+    ]);
+    match machine::finish(gcc)?.status {
+        Some(0) => Ok(()),
+        _ => Err(Skip("there is no C library of 32 bits: install gcc-multilib".into()).into()),
+    }
+}
+
 pub(super) fn recorded(
     machine: &Machine,
     source: &str,
     options: &[&str],
     status: i32,
 ) -> Result<Recorded> {
+    needs_narrow_library()?;
     let recorded = Recorded::prepare(source)?;
     let options = [&["-m32", "-g", "-O0", "-pthread"], options].concat();
     let (source, program) = (recorded.file("program.c"), recorded.file("program"));
