@@ -6,6 +6,7 @@
 use std::cell::Cell;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 
 use object::elf::{self, FileHeader32, FileHeader64};
@@ -53,6 +54,11 @@ impl Section {
             size: header.sh_size(Le).into(),
             link: header.sh_link(Le),
         }
+    }
+
+    /// Returns the addresses of its contents.
+    pub(super) fn addresses(&self) -> Range<u64> {
+        self.address..self.address.saturating_add(self.size)
     }
 
     fn is_compressed(&self) -> bool {

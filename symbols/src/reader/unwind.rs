@@ -1,5 +1,6 @@
 //! Functions that have no names: where the unwind table (`.eh_frame`) says that they are. Files
-//! without symbols have it, too, because exceptions need it.
+//! without symbols have it, too, because exceptions need it. The functions that the dynamic linker
+//! calls first and last in a file are not in it. They are sections.
 
 use std::ops::Range;
 
@@ -9,15 +10,30 @@ use gimli::{
 };
 
 use super::budget::Budget;
-use super::elf::{ElfFile, optional};
+use super::elf::{ElfFile, Section, optional};
 use crate::protocol::Refusal;
 
-/// The addresses of the code of each entry of the unwind table, sorted. An entry that cannot be
-/// read is the last one.
+/// The sections with the code of `DT_INIT` and `DT_FINI`.
+const INIT_AND_FINI: [&str; 2] = [".init", ".fini"];
+
+/// The addresses of the functions, sorted.
 ///
 /// # Errors
 /// They are too many.
 pub(super) fn ranges(elf: &ElfFile<'_>, budget: &mut Budget) -> Result<Vec<Range<u64>>, Refusal> {
+    let mut ranges = of_entries(elf, budget)?;
+    let sections = INIT_AND_FINI
+        .into_iter()
+        .filter_map(|name| elf.section(name));
+    ranges.extend(sections.map(Section::addresses));
+    ranges.sort_unstable_by_key(|range| (range.start, range.end));
+    ranges.dedup_by_key(|range| range.start);
+    Ok(ranges)
+}
+
+/// The addresses of the code of each entry of the unwind table. An entry that cannot be read is the
+/// last one.
+fn of_entries(elf: &ElfFile<'_>, budget: &mut Budget) -> Result<Vec<Range<u64>>, Refusal> {
     let Some(section) = elf.section(".eh_frame") else {
         return Ok(Vec::new());
     };
@@ -49,7 +65,5 @@ pub(super) fn ranges(elf: &ElfFile<'_>, budget: &mut Budget) -> Result<Vec<Range
         budget.take(2 * size_of::<Range<u64>>())?;
         ranges.push(start..start.saturating_add(entry.len()));
     }
-    ranges.sort_unstable_by_key(|range| (range.start, range.end));
-    ranges.dedup_by_key(|range| range.start);
     Ok(ranges)
 }

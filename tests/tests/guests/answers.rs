@@ -81,6 +81,10 @@ fn trials(module: &str) -> Vec<Trial> {
             ("the_linkage_is_no_difference", linkage::is_no_difference),
             ("hostile_names", names::hostile_names),
             ("stripped", names::stripped),
+            (
+                "the_end_of_a_stripped_program",
+                names::end_of_a_stripped_program,
+            ),
             ("optimised", bolt::optimised),
             ("firefox", profiles::firefox),
             ("perfetto", profiles::perfetto),

@@ -100,3 +100,12 @@ pub(super) fn stripped(machine: &Machine) -> Result<()> {
     ensure!(text.contains("\"answers+0x"), "{text}");
     Ok(())
 }
+
+/// The dynamic linker jumps to the last function of a program, which has no symbol and is not in
+/// the unwind table. What follows still has its callers.
+pub(super) fn end_of_a_stripped_program(machine: &Machine) -> Result<()> {
+    let traced = traced(machine, &["-O2", "-s"], &[])?;
+    let text = report(machine, &["where"], &traced.trace)?;
+    ensure!(text.contains("  exit+0x"), "{text}");
+    Ok(())
+}
