@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::io;
 
 use vbts_trace::profile::tree::{Label, Node, NodeId};
-use vbts_trace::profile::{Ended, Seen, Sees, Watch};
+use vbts_trace::profile::{Ended, Seen, Sees, TaskCount, Watch};
 
 use super::open_calls::OpenCalls;
 use super::{Loaded, Names, Out};
@@ -157,6 +157,19 @@ impl Watch for CallTrace {
     }
 }
 
+/// How lines name each task: by its thread ID, and by its name if some task has one of its own.
+fn task_names(tasks: &[(u64, TaskCount)], names: &Names) -> HashMap<u32, String> {
+    let has_names = tasks.iter().any(|(_, task)| task.thread_name.is_some());
+    let name = |task: &TaskCount| match has_names {
+        true => format!("{} {}", task.id, names.program(task.name())),
+        false => task.id.to_string(),
+    };
+    tasks
+        .iter()
+        .map(|(_, task)| (task.id, name(task)))
+        .collect()
+}
+
 /// Shows the calls and returns, only those of functions called `only` and what these call if that
 /// is given.
 ///
@@ -191,7 +204,9 @@ pub fn call_trace(
             callers => format!(" /* from {} */", callers.join(", ")),
         }
     };
-    writeln!(out, "{:>14} {:>8}  call", "instructions", "task")?;
+    let tasks = task_names(profile.tasks(), &names);
+    let width = tasks.values().map(String::len).max().unwrap_or(0).max(8);
+    writeln!(out, "{:>14} {:>width$}  call", "instructions", "task")?;
     // For each task, the depth of the outermost call of `only`.
     let mut within: HashMap<u32, u32> = HashMap::new();
     for line in &lines.list {
@@ -212,28 +227,33 @@ pub fn call_trace(
             within.remove(&line.task);
         }
         let indent = (INDENT.0 * (line.depth - outer) as usize).min(INDENT.1);
-        let (task, name, inlined) = (line.task, name(line.node), inlined(line.node));
+        let (name, inlined) = (name(line.node), inlined(line.node));
+        let task = tasks.get(&line.task).map_or("", String::as_str);
         match line.kind {
             Kind::Open => {
                 writeln!(
                     out,
-                    "{:>14} {task:>8}  {:indent$}{name}() {{{inlined}",
+                    "{:>14} {task:>width$}  {:indent$}{name}() {{{inlined}",
                     "", ""
                 )?;
             }
             Kind::Leaf(count) => {
                 writeln!(
                     out,
-                    "{count:>14} {task:>8}  {:indent$}{name}();{inlined}",
+                    "{count:>14} {task:>width$}  {:indent$}{name}();{inlined}",
                     ""
                 )?;
             }
             Kind::Close(count) => {
-                writeln!(out, "{count:>14} {task:>8}  {:indent$}}} /* {name} */", "")?;
+                writeln!(
+                    out,
+                    "{count:>14} {task:>width$}  {:indent$}}} /* {name} */",
+                    ""
+                )?;
             }
             Kind::Unfinished(count) => writeln!(
                 out,
-                "{count:>14} {task:>8}  {:indent$}}} /* {name}: has not returned */",
+                "{count:>14} {task:>width$}  {:indent$}}} /* {name}: has not returned */",
                 ""
             )?,
         }

@@ -53,6 +53,8 @@ struct Thread {
     id: u32,
     process: u32,
     program: u32,
+    /// The number of its name.
+    name: u32,
     /// The node in which it is.
     node: NodeId,
     /// Its instructions when it came there.
@@ -104,6 +106,7 @@ impl Samples {
                     id: count.id,
                     process: count.process,
                     program: count.program,
+                    name: count.name(),
                     node,
                     start: 0,
                     clock: 0,
@@ -184,6 +187,7 @@ impl Watch for Samples {
             if let Some(thread) = self.threads.get_mut(number as usize) {
                 (thread.node, thread.start) = (seen.node, thread.clock);
                 (thread.process, thread.program) = (seen.count.process, seen.count.program);
+                thread.name = seen.count.name();
                 thread.clock = clock;
             }
         } else {
@@ -199,6 +203,7 @@ impl Watch for Samples {
         self.last = ((u64::MAX, 0), 0);
         if let Some(thread) = self.threads.get_mut(number as usize) {
             thread.clock = count.instructions.max(thread.clock);
+            thread.name = count.name();
             self.add(number);
         }
     }
@@ -303,7 +308,7 @@ pub fn firefox(profile: &mut Loaded<Samples>, title: &str, out: &mut Out<'_>) ->
             .or_insert_with(|| written.add_process(program, thread.process, zero));
         let is_main = thread.id == thread.process;
         let handle = written.add_thread(process, thread.id, zero, is_main);
-        written.set_thread_name(handle, program);
+        written.set_thread_name(handle, names.program(thread.name));
         written.set_thread_samples_weight_type(handle, WeightType::Samples);
         written.set_thread_end_time(handle, time_after(thread.clock));
         threads.push(handle);

@@ -226,7 +226,7 @@ pub fn functions<W: Watch>(
         }
         By::Task => {
             let tasks = profile.tasks().iter().map(|(_, task)| Named {
-                name: format!("{} {}", task.id, names.program(task.program)),
+                name: format!("{} {}", task.id, names.program(task.name())),
                 place: String::new(),
                 has_calls: false,
                 row: Row {

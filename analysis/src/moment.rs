@@ -48,7 +48,8 @@ struct FrameNow {
 struct TaskNow {
     number: u64,
     id: u32,
-    program: u32,
+    /// The number of its name.
+    name: u32,
     /// Number of the last branch, its kind, and where it has led from and to.
     record: u64,
     last: Step,
@@ -80,7 +81,7 @@ impl Stacks {
         self.tasks.push(TaskNow {
             number: ended.task,
             id: ended.count.id,
-            program: ended.count.program,
+            name: ended.count.name(),
             record: last.record,
             read_from: ended.read_from,
             last: Step {
@@ -315,7 +316,7 @@ fn show<W: Watch>(
     steps: &[Step],
     out: &mut Out<'_>,
 ) -> io::Result<()> {
-    writeln!(out, "task {} ({})", task.id, names.program(task.program))?;
+    writeln!(out, "task {} ({})", task.id, names.program(task.name))?;
     let ends: Vec<Place> = (steps.iter().flat_map(|step| [step.from, step.to])).collect();
     let labels = name_places(profile, &ends);
     let outer = steps.iter().map(|step| step.depth).min().unwrap_or(0);

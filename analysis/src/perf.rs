@@ -177,6 +177,10 @@ impl Records<'_, '_> {
                 let name = name.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
                 self.put(|record, time| record.comm(task, name, false, time))?;
             }
+            Event::ThreadName(name) => {
+                let task = self.task(number);
+                self.put(|record, time| record.comm(task, &name, false, time))?;
+            }
             Event::End { time, .. } => {
                 self.at(time);
                 let task = self.task(number);

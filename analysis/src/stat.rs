@@ -116,7 +116,7 @@ impl Stat {
         let tasks = profile.tasks().iter().map(|(_, task)| TaskStat {
             id: task.id,
             process: task.process,
-            program: names.program(task.program).to_owned(),
+            program: names.program(task.name()).to_owned(),
             executed: Executed {
                 instructions: task.instructions,
                 branches: task.branches,

@@ -88,7 +88,7 @@ pub fn timeline(profile: &mut Loaded<Timeline>, out: &mut Out<'_>) -> io::Result
         let thread = Thread {
             pid,
             tid: task.id as i32,
-            name: format!("{program} {}", task.id),
+            name: format!("{} {}", names.program(task.name()), task.id),
         };
         packets.write(Packet {
             track_descriptor: Some(Track {

@@ -19,6 +19,8 @@ pub struct Task {
     pub process: u32,
     /// Path of its program. A new task has that of its parent.
     pub name: Vec<u8>,
+    /// The name that it has given itself since it executes the program; empty if none.
+    pub thread_name: Vec<u8>,
     /// Number of records that its buffers in the guest can have.
     pub capacity: u32,
     /// Its last branches.
@@ -26,8 +28,11 @@ pub struct Task {
 }
 
 impl Task {
-    /// The last part of the name.
+    /// Returns the name that it has given itself, or the last part of its program's path.
     pub fn short_name(&self) -> &[u8] {
+        if !self.thread_name.is_empty() {
+            return &self.thread_name;
+        }
         let after_slash = self.name.rsplit(|byte| *byte == b'/').next();
         after_slash.unwrap_or_default()
     }
@@ -92,6 +97,14 @@ pub(crate) mod tests {
             name: format!("/bin/{name}").into(),
             ..Task::default()
         }
+    }
+
+    #[test]
+    fn a_name_of_its_own_precedes_that_of_the_program() {
+        let mut task = task(2, "sh");
+        assert_eq!(task.short_name(), b"sh");
+        task.thread_name = b"a/worker".into();
+        assert_eq!(task.short_name(), b"a/worker");
     }
 
     fn branch(n: u64) -> Branch {

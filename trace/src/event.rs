@@ -75,6 +75,9 @@ pub enum Event {
     /// The path of the program that the task executes, and has executed before: the trace does not
     /// have the task that it has got it from.
     Name(Vec<u8>),
+    /// The name that the task has in the guest's kernel from here on (`/proc/TID/comm`). Until
+    /// then, and after each exec, that is the name of its program.
+    ThreadName(Vec<u8>),
     /// The task has ended.
     End {
         /// When.
@@ -221,7 +224,10 @@ impl Event {
     /// Size in bytes of its names and texts.
     pub fn size(&self) -> usize {
         match self {
-            Self::Exec { name, .. } | Self::Switch { name, .. } | Self::Name(name) => name.len(),
+            Self::Exec { name, .. }
+            | Self::Switch { name, .. }
+            | Self::Name(name)
+            | Self::ThreadName(name) => name.len(),
             Self::Crash(crash) => {
                 size_of::<Crash>()
                     + size_of_val(crash.registers.as_slice())

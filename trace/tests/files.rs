@@ -39,6 +39,7 @@ fn event() -> impl Strategy<Value = Event> {
             name
         }),
         bytes().prop_map(Event::Name),
+        bytes().prop_map(Event::ThreadName),
         any::<(u64, u8)>().prop_map(|(time, n)| Event::End {
             time,
             status: match n % 2 {

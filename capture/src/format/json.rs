@@ -109,6 +109,10 @@ fn line(task: &Task, event: &Event) -> Option<String> {
             let name = string(name);
             format!("{{\"kind\":\"name\",\"task\":{id},\"name\":{name}}}")
         }
+        Event::ThreadName(name) => {
+            let name = string(name);
+            format!("{{\"kind\":\"thread_name\",\"task\":{id},\"name\":{name}}}")
+        }
         Event::Signal { time, signal } => {
             let signal = signal_name(signal.cast_signed());
             format!("{{\"kind\":\"signal\",\"task\":{id},\"signal\":\"{signal}\",\"time\":{time}}}")

@@ -168,6 +168,9 @@ impl Format for Text {
                 let name = printable(name);
                 writeln!(out, "[task {id}{former} executes {name}]")
             }
+            Event::ThreadName(name) => {
+                writeln!(out, "[task {id} is named {}]", printable(name))
+            }
             Event::Signal { signal, .. } => {
                 let name = signal_name(signal.cast_signed());
                 writeln!(out, "[task {id} gets {name}]")

@@ -303,6 +303,7 @@ impl Replay {
             } => {
                 if let Some(task) = self.tasks.get_mut(&number) {
                     (task.id, task.name) = (*id, name.clone());
+                    task.thread_name.clear();
                 }
                 self.live.remove(former);
                 self.live.insert(*id, number);
@@ -310,6 +311,11 @@ impl Replay {
             Event::Name(name) => {
                 if let Some(task) = self.tasks.get_mut(&number) {
                     task.name.clone_from(name);
+                }
+            }
+            Event::ThreadName(name) => {
+                if let Some(task) = self.tasks.get_mut(&number) {
+                    task.thread_name.clone_from(name);
                 }
             }
             Event::Untraced { .. } => self.untraced.count_untraced(event),

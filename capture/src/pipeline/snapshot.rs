@@ -33,6 +33,8 @@ struct Task {
     started: u64,
     /// Path of its program.
     name: Vec<u8>,
+    /// The name that it has given itself; empty if none.
+    thread_name: Vec<u8>,
     /// Its last [`Event::Exec`], and its thread ID before.
     exec: Option<(Event, u32)>,
     /// Branches that are left out.
@@ -58,6 +60,7 @@ impl TaskSnapshot {
                     process,
                     started: time,
                     name: from.map_or_else(Vec::new, |from| from.name.clone()),
+                    thread_name: Vec::new(),
                     exec: None,
                     left_out: 0,
                 };
@@ -72,6 +75,7 @@ impl TaskSnapshot {
             } => {
                 if let Some(task) = self.tasks.get_mut(&number) {
                     (task.id, task.name) = (id, name.clone());
+                    task.thread_name.clear();
                     task.exec = Some((event, former));
                 }
                 self.live.remove(&former);
@@ -80,6 +84,11 @@ impl TaskSnapshot {
             Event::Name(name) => {
                 if let Some(task) = self.tasks.get_mut(&number) {
                     task.name = name;
+                }
+            }
+            Event::ThreadName(name) => {
+                if let Some(task) = self.tasks.get_mut(&number) {
+                    task.thread_name = name;
                 }
             }
             Event::End { .. } => self.end(number),
@@ -162,6 +171,9 @@ impl TaskSnapshot {
                 Some((exec, _)) => events.push((number, exec)),
                 None if task.name == inherited => {}
                 None => events.push((number, Event::Name(task.name.clone()))),
+            }
+            if !task.thread_name.is_empty() {
+                events.push((number, Event::ThreadName(task.thread_name)));
             }
             names.insert(task.id, task.name);
             if task.left_out > 0 {

@@ -42,6 +42,7 @@ pub(crate) fn about_a_task(message: ToHost<'_>) -> Option<AgentEvent> {
             };
             (former, event)
         }
+        ToHost::TaskName { task, name: comm } => (task, Event::ThreadName(name(comm))),
         ToHost::TaskSignal { task, time, signal } => (task, Event::Signal { time, signal }),
         ToHost::TaskEnd { task, time, status } => {
             let status = match status {

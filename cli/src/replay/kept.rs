@@ -189,7 +189,7 @@ mod tests {
         let versions = (vbts_protocol::VERSION, REPLAY_VERSION);
         assert_eq!(
             versions,
-            ("vbts-agent 13", 3),
+            ("vbts-agent 14", 4),
             "change both, and then this test"
         );
     }

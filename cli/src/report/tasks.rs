@@ -18,8 +18,8 @@ const NAMED: usize = 8;
 pub(crate) enum TaskPattern {
     /// That with this thread ID.
     Id(u32),
-    /// Those that have executed a program with such a name; in the trace of a machine, those that
-    /// the kernel has named so.
+    /// Those that have executed a program with such a name, or that have had such a name in the
+    /// kernel.
     Name(Pattern),
 }
 
@@ -88,16 +88,19 @@ impl TaskPattern {
     }
 }
 
-/// The thread IDs of all tasks, with the names of their programs.
+/// The thread IDs of all tasks, with the names of their programs and their own.
 fn tasks<R: Read + Seek>(
     reader: &mut Reader<R>,
 ) -> Result<BTreeMap<u32, BTreeSet<String>>, vbts_trace::Error> {
     let command = reader.run().command.first().cloned().unwrap_or_default();
     let mut tasks: BTreeMap<u32, BTreeSet<String>> = BTreeMap::new();
+    // Thread IDs of the tasks, by their numbers.
+    let mut threads: BTreeMap<u64, u32> = BTreeMap::new();
     // What each task executes now.
     let mut current: BTreeMap<u32, String> = BTreeMap::new();
-    reader.events_before(u64::MAX, |_, event| match event {
+    reader.events_before(u64::MAX, |number, event| match event {
         Event::Start { id, parent, .. } => {
+            threads.insert(number, id);
             let name = match current.get(&parent) {
                 Some(name) => name.clone(),
                 None => last_part(command.as_bytes()),
@@ -106,9 +109,16 @@ fn tasks<R: Read + Seek>(
             current.insert(id, name);
         }
         Event::Exec { id, name, .. } => {
+            threads.insert(number, id);
             let name = last_part(&name);
             tasks.entry(id).or_default().insert(name.clone());
             current.insert(id, name);
+        }
+        Event::ThreadName(name) => {
+            if let Some(id) = threads.get(&number) {
+                let name = printable(&name).to_string();
+                tasks.entry(*id).or_default().insert(name);
+            }
         }
         Event::Switch { id, name, .. } => {
             let name = printable(&name).to_string();
@@ -154,6 +164,8 @@ mod tests {
             name: b"/usr/bin/gcc-12".to_vec(),
         };
         writer.event(7, &exec).unwrap();
+        let named = Event::ThreadName(b"pool-1".to_vec());
+        writer.event(6, &named).unwrap();
         writer.finish(&Summary::default()).unwrap();
         let file = std::mem::take(writer.output());
         let find = |text: &str| {
@@ -163,11 +175,12 @@ mod tests {
         };
         assert_eq!(find("6"), Ok([6].into()));
         assert_eq!(find("gcc*"), Ok([7].into()));
+        assert_eq!(find("pool-?"), Ok([6].into()));
         // It was a shell before.
         assert_eq!(find("sh"), Ok([5, 6, 7].into()));
         let message = find("999").unwrap_err();
         assert!(
-            message.ends_with("There are 5 (sh), 6 (sh), 7 (gcc-12, sh)"),
+            message.ends_with("There are 5 (sh), 6 (pool-1, sh), 7 (gcc-12, sh)"),
             "{message}"
         );
         assert_eq!(find("gcc").unwrap_err(), message);

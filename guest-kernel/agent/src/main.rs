@@ -2,13 +2,13 @@
 //! reports over a virtio-console port. It ends the machine through the exit port.
 
 mod bts;
+mod change_events;
 mod code;
 mod crash;
 mod deadlock;
 mod failure;
 mod layer;
 mod machine;
-mod mapping_events;
 mod maps;
 mod mounts;
 mod pagemap;
@@ -24,6 +24,7 @@ mod spawn;
 mod status;
 mod streams;
 mod suspension;
+mod task_name;
 mod tasks;
 mod terminal;
 mod tracer;

@@ -135,7 +135,7 @@ pub fn run(port: &mut Port, job: &Job, files: Option<&OwnedFd>) -> Result<Outcom
             }
         }
         if let Some(tracer) = &mut tracer {
-            tracer.send_mappings(port)?;
+            tracer.send_changes(port)?;
         }
         streams.pump(port)?;
         let limit = watches_deadlocks.then_some(DEADLOCK_INTERVAL);
@@ -194,7 +194,7 @@ fn wait_for_events(
         PollFd::new(port, PollFlags::IN),
         PollFd::new(children, PollFlags::IN),
     ];
-    for events in tracer.iter().flat_map(|tracer| tracer.mapping_events()) {
+    for events in tracer.iter().flat_map(|tracer| tracer.change_events()) {
         fds.push(PollFd::from_borrowed_fd(events, PollFlags::IN));
     }
     let first_stream = fds.len();
@@ -208,7 +208,7 @@ fn wait_for_events(
         }
     }
     let host = fds.first().map_or(PollFlags::empty(), PollFd::revents);
-    // Those of children and mappings are for the loop, which looks after them in each turn.
+    // Those of children and of changes are for the loop, which looks after them in each turn.
     let of_streams = fds.iter().skip(first_stream).map(PollFd::revents);
     let of_streams: Vec<PollFlags> = of_streams.collect();
     streams.take_events(&of_streams);

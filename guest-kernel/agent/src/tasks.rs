@@ -7,6 +7,7 @@ use vbts_protocol::Crash;
 
 use crate::bts::{Buffer, Source};
 use crate::maps::Maps;
+use crate::task_name::TaskName;
 
 /// A task that the kernel has attached to this tracer.
 #[derive(Debug)]
@@ -25,6 +26,7 @@ pub struct Task {
     pub callers: Vec<pid_t>,
     /// What it crashes with if it ends before it executes another instruction.
     pub crash: Option<Box<Crash>>,
+    pub name: TaskName,
 }
 
 /// A process that has traced tasks.
@@ -49,6 +51,7 @@ impl Task {
             held: false,
             callers: Vec::new(),
             crash: None,
+            name: TaskName::default(),
         }
     }
 

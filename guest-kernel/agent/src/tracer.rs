@@ -14,15 +14,16 @@ use libc::{c_int, pid_t};
 use vbts_protocol::{self as protocol, ErrorKind, ExitStatus, Follow, ToHost, Trace};
 
 use crate::bts::{Recorder, Source, now, send_maps};
+use crate::change_events::{ChangeEvents, Changes};
 use crate::code::CodeSender;
 use crate::crash;
 use crate::deadlock::DeadlockDetector;
 use crate::failure::Failure;
-use crate::mapping_events::MappingEvents;
 use crate::maps::Maps;
 use crate::port::Port;
 use crate::ptrace::{self, EVENT_PTRACE};
 use crate::suspension::Suspension;
+use crate::task_name::TaskName;
 use crate::tasks::{Task, Tasks};
 use untraced::{traced_by, traced_by_parent, untraced};
 
@@ -52,9 +53,9 @@ pub struct Tracer {
     follow: Follow,
     /// The signal that is reported; `None` if none or all are.
     reported_signal: Option<u32>,
-    /// All signals are reported, and mappings when they change.
+    /// All signals are reported, and mappings and names when they change.
     is_host_recorded: bool,
-    mapping_events: MappingEvents,
+    change_events: ChangeEvents,
     suspension: Suspension,
     /// The program executes. Until then its task executes the agent's code.
     started: bool,
@@ -82,9 +83,9 @@ impl Tracer {
             follow: trace.follow,
             reported_signal: trace.reported_signal,
             is_host_recorded,
-            mapping_events: match is_host_recorded {
-                true => MappingEvents::open(),
-                false => MappingEvents::default(),
+            change_events: match is_host_recorded {
+                true => ChangeEvents::open(),
+                false => ChangeEvents::default(),
             },
             suspension: Suspension::new(program, on_terminal),
             started: false,
@@ -160,14 +161,23 @@ impl Tracer {
         self.resume(port, pid, resume)
     }
 
-    /// The descriptors that are readable when [`Self::send_mappings`] has something to do.
-    pub fn mapping_events(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.mapping_events.descriptors()
+    /// The descriptors that are readable when [`Self::send_changes`] has something to do.
+    pub fn change_events(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.change_events.descriptors()
     }
 
-    /// Sends the mappings of processes that have mapped code, if the host records.
-    pub fn send_mappings(&mut self, port: &mut Port) -> Result<(), Failure> {
-        for process in self.mapping_events.take() {
+    /// Sends the mappings of processes that have mapped code, and the names of tasks that have
+    /// other ones, if the host records.
+    pub fn send_changes(&mut self, port: &mut Port) -> Result<(), Failure> {
+        let Changes { mapped, renamed } = self.change_events.take();
+        for pid in renamed {
+            if let Some(task) = self.tasks.get_mut(pid)
+                && task.is_recorded()
+            {
+                task.name.send(port, pid)?;
+            }
+        }
+        for process in mapped {
             if let Some(maps) = self.tasks.maps(process) {
                 send_maps(port, process, maps)?;
             }
@@ -210,6 +220,7 @@ impl Tracer {
             if let Some(buffer) = &mut task.buffer
                 && !task.finished
             {
+                task.name.send(port, pid)?;
                 task.finished = self.drain_zombie(port, source, buffer)?;
             }
             let process = task.process;
@@ -263,9 +274,10 @@ impl Tracer {
     }
 
     fn send_exec(&mut self, port: &mut Port, pid: pid_t, former: pid_t) -> Result<(), Failure> {
-        let Some(task) = self.tasks.get(pid) else {
+        let Some(task) = self.tasks.get_mut(pid) else {
             return Ok(());
         };
+        task.name = TaskName::of_program(pid);
         let process = task.process;
         if task.is_recorded() {
             let path = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();

@@ -139,6 +139,16 @@ pub enum ToHost<'a> {
         #[serde(with = "serde_bytes")]
         name: &'a [u8],
     },
+    /// A task has another name in the kernel (`/proc/TID/comm`) than the host knows: than its
+    /// program at its last exec, of which that of its process is meant for a new task, or than the
+    /// last such message says. Records that are sent later can be older than the name.
+    TaskName {
+        /// The task.
+        task: u32,
+        /// The name.
+        #[serde(with = "serde_bytes")]
+        name: &'a [u8],
+    },
     /// A task gets the signal that the job names. Its records before it have been sent.
     TaskSignal {
         /// The task.

@@ -153,6 +153,10 @@ fn every_to_host() -> Result<Vec<ToHost<'static>>, Error> {
             time: 1 << 32,
             name: b"/bin/\xff",
         },
+        ToHost::TaskName {
+            task: 8,
+            name: b"a \xff",
+        },
         ToHost::TaskUntraced {
             task: 10,
             parent: 8,

@@ -23,6 +23,7 @@ mod names;
 mod profiles;
 mod stat;
 mod syscalls;
+mod thread_names;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -80,6 +81,9 @@ fn trials(module: &str) -> Vec<Trial> {
             ),
             ("the_linkage_is_no_difference", linkage::is_no_difference),
             ("hostile_names", names::hostile_names),
+            ("thread_names", thread_names::of_a_c_program),
+            ("thread_names_of_a_recording", thread_names::of_a_recording),
+            ("thread_names_of_java", thread_names::of_a_java_program),
             ("stripped", names::stripped),
             (
                 "the_end_of_a_stripped_program",

@@ -26,6 +26,7 @@ const NAME: u8 = 16;
 const CODE: u8 = 17;
 const BUILD_ID: u8 = 18;
 const KERNEL_FILE: u8 = 19;
+const THREAD_NAME: u8 = 20;
 const ADDRESS_SPACE: u8 = 32;
 const SWITCH: u8 = 33;
 const GAP: u8 = 34;
@@ -62,6 +63,10 @@ impl Event {
             Self::Name(name) => {
                 push_bytes(out, name);
                 NAME
+            }
+            Self::ThreadName(name) => {
+                push_bytes(out, name);
+                THREAD_NAME
             }
             Self::End { status, .. } => {
                 let (kind, value) = match status {
@@ -196,6 +201,7 @@ impl Event {
                 name: cursor.bytes()?.into(),
             },
             NAME => Self::Name(cursor.bytes()?.into()),
+            THREAD_NAME => Self::ThreadName(cursor.bytes()?.into()),
             END => {
                 let &[kind, value] = cursor.take(2)? else {
                     return Err(Error::Damaged);

@@ -112,7 +112,7 @@ impl<F: Files, W: Watch> Profile<F, W> {
             return;
         }
         let function = self.function(space, address);
-        let program = self.program_node(task.count.program);
+        let program = self.program_node(task.count.name());
         let context = &mut Context {
             tree: &mut self.tree,
             functions: &self.functions,

@@ -78,10 +78,19 @@ pub struct TaskCount {
     pub process: u32,
     /// The last program that it has executed, by its number.
     pub program: u32,
+    /// The name that it has given itself since then, by its number among the programs.
+    pub thread_name: Option<u32>,
     /// Instructions.
     pub instructions: u64,
     /// Branches.
     pub branches: u64,
+}
+
+impl TaskCount {
+    /// The number of the name that reports show: its own, or that of its program.
+    pub fn name(&self) -> u32 {
+        self.thread_name.unwrap_or(self.program)
+    }
 }
 
 impl<F: Files, W: Watch> Profile<F, W> {

@@ -31,6 +31,7 @@ impl<F: Files, W: Watch> Profile<F, W> {
                     task.stack.clear();
                     (task.at, task.parent_at, task.read_from) = (NOWHERE, None, None);
                     (task.count.id, task.count.program) = (id, program);
+                    task.count.thread_name = None;
                     self.live.insert(id, number);
                 }
             }
@@ -38,6 +39,12 @@ impl<F: Files, W: Watch> Profile<F, W> {
                 let program = self.program(&name);
                 if let Some(task) = self.tasks.get_mut(&number) {
                     task.count.program = program;
+                }
+            }
+            Event::ThreadName(name) => {
+                let name = self.program(&name);
+                if let Some(task) = self.tasks.get_mut(&number) {
+                    task.count.thread_name = Some(name).filter(|name| *name != task.count.program);
                 }
             }
             Event::Crash(crash) => {

@@ -236,7 +236,7 @@ impl<F: Files, W: Watch> Profile<F, W> {
         self.edges.iter().map(|(edge, count)| (edge, *count))
     }
 
-    /// Paths of the executed programs.
+    /// Paths of the executed programs, and names that tasks have given themselves.
     pub fn programs(&self) -> &[Vec<u8>] {
         &self.programs
     }

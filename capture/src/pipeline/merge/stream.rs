@@ -108,8 +108,13 @@ impl Stream {
             }
             Item::Event(event @ Event::Untraced { .. }) => sink.event(&Task::default(), event)?,
             Item::Event(event) => {
-                if let Event::Exec { id, name, .. } = event {
-                    (task.id, task.name) = (*id, name.clone());
+                match event {
+                    Event::Exec { id, name, .. } => {
+                        (task.id, task.name) = (*id, name.clone());
+                        task.thread_name.clear();
+                    }
+                    Event::ThreadName(name) => task.thread_name.clone_from(name),
+                    _ => {}
                 }
                 sink.event(task, event)?;
             }

@@ -8,11 +8,11 @@ use libc::{c_int, pid_t};
 use vbts_protocol::ToHost;
 
 use super::Tracer;
-use super::untraced::name;
 use crate::bts::{Buffer, Drain, Source, now};
 use crate::failure::Failure;
 use crate::port::Port;
 use crate::ptrace::{self, Wait};
+use crate::task_name::comm;
 
 /// Bytes of messages after which all tasks are drained: the host merges the records of all tasks,
 /// and keeps those that are newer than what it knows of the last task.
@@ -53,7 +53,7 @@ impl Tracer {
             .into_iter()
             .map(|pid| {
                 let syscall = fs::read_to_string(format!("/proc/{pid}/syscall"));
-                (pid, syscall.unwrap_or_default(), name(pid))
+                (pid, syscall.unwrap_or_default(), comm(pid))
             })
             .collect();
         let mut running = self.drain_all(port)?;
@@ -97,7 +97,11 @@ impl Tracer {
             Some((task, maps)) => {
                 let source = task.source(pid);
                 match &mut task.buffer {
-                    Some(buffer) => self.recorder.drain(port, source, buffer, maps),
+                    Some(buffer) => {
+                        // The host shows the records under the name.
+                        task.name.send(port, pid)?;
+                        self.recorder.drain(port, source, buffer, maps)
+                    }
                     None => Ok(true),
                 }
             }
@@ -129,6 +133,7 @@ impl Tracer {
             Some(buffer) if !task.finished => buffer,
             _ => return Ok(Drain::Done),
         };
+        task.name.send(port, pid)?;
         match self.recorder.drain_running(port, source, buffer, maps) {
             // It has executed a program as a thread, and will report that.
             Err(failure) if is_gone(&failure) => Ok(Drain::Done),

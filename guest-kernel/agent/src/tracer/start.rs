@@ -12,6 +12,7 @@ use crate::maps::Maps;
 use crate::port::Port;
 use crate::ptrace;
 use crate::status::Status;
+use crate::task_name::TaskName;
 use crate::tasks::Task;
 
 impl Tracer {
@@ -116,7 +117,15 @@ impl Tracer {
                 None
             }
         };
-        self.tasks.add(pid, Task::new(process, parent, buffer));
+        let name = self.tasks.get(parent).map(|parent| parent.name.of_child());
+        let mut task = Task {
+            name: name.unwrap_or_else(|| TaskName::of_program(pid)),
+            ..Task::new(process, parent, buffer)
+        };
+        if task.is_recorded() {
+            task.name.send(port, pid)?;
+        }
+        self.tasks.add(pid, task);
         if process == pid {
             let maps = match self.tasks.maps(parents) {
                 Some(parents) => parents.child(pid),

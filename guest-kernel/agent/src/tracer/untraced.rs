@@ -1,7 +1,5 @@
 //! Tasks that are not traced, and why.
 
-use std::fs;
-
 use libc::pid_t;
 use vbts_protocol::ToHost;
 
@@ -9,6 +7,7 @@ use crate::bts::now;
 use crate::failure::Failure;
 use crate::port::Port;
 use crate::status::Status;
+use crate::task_name::comm;
 
 /// Reports that a task is not traced, or not any more.
 pub(super) fn untraced(
@@ -21,16 +20,9 @@ pub(super) fn untraced(
         task: pid.unsigned_abs(),
         parent: parent.unsigned_abs(),
         time: now(),
-        name: &name(pid),
+        name: &comm(pid),
         reason,
     })
-}
-
-/// The name of a task in the kernel.
-pub(super) fn name(pid: pid_t) -> Vec<u8> {
-    let mut name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
-    name.truncate(name.trim_ascii_end().len());
-    name
 }
 
 /// The reason why a task is not traced that another task traces.

@@ -1,5 +1,8 @@
-//! Notices when a process maps code: the kernel's perf events of each processor tell, as they tell
-//! perf record. Without them, the mappings of a process are only known where it stops.
+//! Notices when a process maps code, and when a task gets another name: the kernel's perf events of
+//! each processor tell, as they tell perf record. Without them, these are only known where a task
+//! stops.
+//!
+//! A mapping wakes this process. A name does not: what executes when is to be as without names.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -20,11 +23,18 @@ const DATA_TAIL: usize = 1032;
 
 const PERF_TYPE_SOFTWARE: u32 = 1;
 const PERF_COUNT_SW_DUMMY: u64 = 9;
-/// Flags of `struct perf_event_attr`: executable mappings, and a wake-up by the size of the events.
+/// Flags of `struct perf_event_attr`: executable mappings, names of tasks, a wake-up by the size of
+/// the events, and a mark at the names that are those of programs.
 const MMAP: u64 = 1 << 8;
+const COMM: u64 = 1 << 9;
 const WATERMARK: u64 = 1 << 14;
+const COMM_EXEC: u64 = 1 << 24;
 const PERF_FLAG_FD_CLOEXEC: u64 = 1 << 3;
 const PERF_RECORD_MMAP: u32 = 1;
+const PERF_RECORD_COMM: u32 = 3;
+/// `PERF_RECORD_MISC_COMM_EXEC` in the first word of an event: an exec gives the task the name. Its
+/// stop is yet to come.
+const OF_EXEC: u64 = 1 << (32 + 13);
 
 /// `struct perf_event_attr` of include/uapi/linux/perf_event.h, up to `PERF_ATTR_SIZE_VER0`.
 #[derive(Debug, Default)]
@@ -49,42 +59,62 @@ struct Ring {
     memory: *mut u8,
 }
 
+/// What the events tell.
+#[derive(Debug, Default)]
+pub struct Changes {
+    /// The processes that have mapped code.
+    pub mapped: BTreeSet<pid_t>,
+    /// The tasks that have another name.
+    pub renamed: BTreeSet<pid_t>,
+}
+
 /// The events of all processors.
 #[derive(Debug, Default)]
-pub struct MappingEvents(Vec<Ring>);
+pub struct ChangeEvents {
+    mappings: Vec<Ring>,
+    names: Vec<Ring>,
+}
 
-impl MappingEvents {
+impl ChangeEvents {
     /// Opens the events of all processors that have some.
     pub fn open() -> Self {
         // SAFETY: sysconf takes no pointers.
         let processors = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
-        let rings = (0..processors.max(0)).filter_map(|cpu| Ring::open(cpu as c_int).ok());
-        Self(rings.collect())
+        let rings = |flags: u64, wakeup: u32| {
+            let rings = (0..processors.max(0)).map(|cpu| Ring::open(cpu as c_int, flags, wakeup));
+            rings.filter_map(Result::ok).collect()
+        };
+        Self {
+            mappings: rings(MMAP, 1),
+            names: rings(COMM | COMM_EXEC, u32::MAX),
+        }
     }
 
     /// The descriptors that are readable when [`Self::take`] has something to return.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.0.iter().map(|ring| ring.file.as_fd())
+        self.mappings.iter().map(|ring| ring.file.as_fd())
     }
 
-    /// The processes that have mapped code since the last call.
-    pub fn take(&mut self) -> BTreeSet<pid_t> {
-        let mut processes = BTreeSet::new();
-        for ring in &mut self.0 {
-            ring.take(&mut processes);
+    /// What has changed since the last call.
+    pub fn take(&mut self) -> Changes {
+        let mut changes = Changes::default();
+        for ring in self.mappings.iter_mut().chain(&mut self.names) {
+            ring.take(&mut changes);
         }
-        processes
+        changes
     }
 }
 
 impl Ring {
-    fn open(cpu: c_int) -> io::Result<Self> {
+    /// Opens the events of a processor that `flags` select. They wake a waiting process when there
+    /// are `wakeup` bytes of them, or as many as there is room for.
+    fn open(cpu: c_int, flags: u64, wakeup: u32) -> io::Result<Self> {
         let attributes = Attributes {
             kind: PERF_TYPE_SOFTWARE,
             size: size_of::<Attributes>() as u32,
             config: PERF_COUNT_SW_DUMMY,
-            flags: MMAP | WATERMARK,
-            wakeup_watermark: 1,
+            flags: flags | WATERMARK,
+            wakeup_watermark: wakeup,
             ..Attributes::default()
         };
         let (every_task, no_group): (pid_t, c_int) = (-1, -1);
@@ -140,18 +170,23 @@ impl Ring {
         unsafe { self.memory.add(offset).cast::<u64>().read() }
     }
 
-    /// Adds the processes of the new events.
-    fn take(&mut self, processes: &mut BTreeSet<pid_t>) {
+    /// Adds the processes and tasks of the new events.
+    fn take(&mut self, changes: &mut Changes) {
         let head = self.position(DATA_HEAD).load(Ordering::Acquire);
         let mut tail = self.position(DATA_TAIL).load(Ordering::Relaxed);
         while tail < head {
             // `struct perf_event_header`: type (32 bits), misc (16), size (16).
             let header = self.word(tail);
             let size = header >> 48;
-            if header as u32 == PERF_RECORD_MMAP {
-                // The process ID is in the low half.
-                processes.insert(self.word(tail + 8) as u32 as pid_t);
-            }
+            // The process ID is in the low half, the thread ID in the high one.
+            let ids = self.word(tail + 8);
+            match header as u32 {
+                PERF_RECORD_MMAP => changes.mapped.insert(ids as u32 as pid_t),
+                PERF_RECORD_COMM if header & OF_EXEC == 0 => {
+                    changes.renamed.insert((ids >> 32) as pid_t)
+                }
+                _ => false,
+            };
             tail += size.max(8);
         }
         self.position(DATA_TAIL).store(head, Ordering::Release);
