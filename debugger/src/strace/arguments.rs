@@ -46,6 +46,11 @@ impl Memory<'_> {
         self.array(address).map(u64::from_le_bytes)
     }
 
+    /// A signed number of 32 bits.
+    pub(super) fn number(&self, address: u64) -> Option<i32> {
+        self.array(address).map(i32::from_le_bytes)
+    }
+
     pub(super) fn bytes(&self, address: u64, len: usize) -> Option<Vec<u8>> {
         let mut bytes = vec![0; len];
         (self.tasks.read(self.space, address, &mut bytes) == len).then_some(bytes)
@@ -160,7 +165,15 @@ fn timespec(address: u64, memory: Option<&Memory<'_>>) -> String {
 /// Whether the text of an argument of this kind comes from memory that cannot be read: a page that
 /// was not used yet, which the kernel brings into memory in the call.
 pub(super) fn is_missing(kind: &str, value: u64, text: &str) -> bool {
-    ["path", "bytes", "strings", "environment", "timespec"].contains(&kind)
+    [
+        "path",
+        "bytes",
+        "strings",
+        "environment",
+        "timespec",
+        "poll",
+    ]
+    .contains(&kind)
         && value != 0
         && text == pointer(value)
 }
@@ -194,8 +207,6 @@ pub(super) fn input(
         "directory" => number.to_string(),
         "signal" => signal_name(number),
         "timespec" => timespec(value, memory),
-        "clone_pointer" => format!("flags={}", flags::clone(value, signal_name)),
-        "clone_flags" => format!("child_stack={}", pointer(value)),
         _ => flags::text(kind, value)
             .or_else(|| structures::text(kind, value, other.unwrap_or(0), memory?))
             .unwrap_or_else(|| pointer(value)),

@@ -142,7 +142,7 @@ const DESCRIPTOR: Flags = (
 );
 
 /// Numbers with names.
-type Numbers = &'static [(u64, &'static str)];
+pub(super) type Numbers = &'static [(u64, &'static str)];
 
 const SHUTDOWN: Numbers = &[(0, "SHUT_RD"), (1, "SHUT_WR"), (2, "SHUT_RDWR")];
 const RESOURCE: Numbers = &[
@@ -218,12 +218,52 @@ const ADVICE: Numbers = &[
 const FUTEX: Numbers = &[
     (0, "FUTEX_WAIT"),
     (1, "FUTEX_WAKE"),
+    (2, "FUTEX_FD"),
+    (3, "FUTEX_REQUEUE"),
+    (4, "FUTEX_CMP_REQUEUE"),
+    (5, "FUTEX_WAKE_OP"),
+    (6, "FUTEX_LOCK_PI"),
+    (7, "FUTEX_UNLOCK_PI"),
+    (8, "FUTEX_TRYLOCK_PI"),
     (9, "FUTEX_WAIT_BITSET"),
-    (0x80, "FUTEX_WAIT_PRIVATE"),
-    (0x81, "FUTEX_WAKE_PRIVATE"),
-    (0x89, "FUTEX_WAIT_BITSET_PRIVATE"),
-    (0x189, "FUTEX_WAIT_BITSET_PRIVATE|FUTEX_CLOCK_REALTIME"),
+    (10, "FUTEX_WAKE_BITSET"),
+    (11, "FUTEX_WAIT_REQUEUE_PI"),
+    (12, "FUTEX_CMP_REQUEUE_PI"),
+    (13, "FUTEX_LOCK_PI2"),
 ];
+const WAKE_OPERATION: Numbers = &[
+    (0, "FUTEX_OP_SET"),
+    (1, "FUTEX_OP_ADD"),
+    (2, "FUTEX_OP_OR"),
+    (3, "FUTEX_OP_ANDN"),
+    (4, "FUTEX_OP_XOR"),
+];
+const WAKE_COMPARISON: Numbers = &[
+    (0, "FUTEX_OP_CMP_EQ"),
+    (1, "FUTEX_OP_CMP_NE"),
+    (2, "FUTEX_OP_CMP_LT"),
+    (3, "FUTEX_OP_CMP_LE"),
+    (4, "FUTEX_OP_CMP_GT"),
+    (5, "FUTEX_OP_CMP_GE"),
+];
+const POLL: Flags = (
+    "0",
+    &[
+        (0x1, "POLLIN"),
+        (0x2, "POLLPRI"),
+        (0x4, "POLLOUT"),
+        (0x40, "POLLRDNORM"),
+        (0x100, "POLLWRNORM"),
+        (0x80, "POLLRDBAND"),
+        (0x200, "POLLWRBAND"),
+        (0x8, "POLLERR"),
+        (0x10, "POLLHUP"),
+        (0x20, "POLLNVAL"),
+        (0x400, "POLLMSG"),
+        (0x1000, "POLLREMOVE"),
+        (0x2000, "POLLRDHUP"),
+    ],
+);
 const SOCKET_TYPE: Numbers = &[(1, "SOCK_STREAM"), (2, "SOCK_DGRAM"), (3, "SOCK_RAW")];
 const SOCKET_FLAGS: Flags = (
     "",
@@ -248,7 +288,7 @@ fn joined((none, flags): Flags, value: u64) -> String {
     }
 }
 
-fn named(names: Numbers, value: u64) -> String {
+pub(super) fn named(names: Numbers, value: u64) -> String {
     let known = names.iter().find(|(number, _)| *number == value);
     known.map_or_else(|| format!("{value:#x}"), |(_, name)| (*name).to_owned())
 }
@@ -276,7 +316,7 @@ pub(super) fn text(kind: &str, value: u64) -> Option<String> {
         "domain" => named(DOMAIN, value32),
         "arch_prctl" => named(ARCH_PRCTL, value32),
         "advice" => named(ADVICE, value32),
-        "futex" => named(FUTEX, value32),
+        "futex" => futex(value32),
         "socket_type" => {
             let of_type = named(SOCKET_TYPE, value32 & 0xF);
             match joined(SOCKET_FLAGS, value32 & !0xF) {
@@ -286,6 +326,43 @@ pub(super) fn text(kind: &str, value: u64) -> Option<String> {
         }
         _ => return None,
     })
+}
+
+/// The operation of `futex`, with its flags.
+fn futex(value: u64) -> String {
+    const PRIVATE: u64 = 0x80;
+    const CLOCK_REALTIME: u64 = 0x100;
+    let mut text = named(FUTEX, value & !(PRIVATE | CLOCK_REALTIME));
+    if value & PRIVATE != 0 {
+        text.push_str("_PRIVATE");
+    }
+    if value & CLOCK_REALTIME != 0 {
+        text.push_str("|FUTEX_CLOCK_REALTIME");
+    }
+    text
+}
+
+/// What `FUTEX_WAKE_OP` does with the second futex, and compares with it.
+pub(super) fn wake_operation(value: u64) -> String {
+    const SHIFT: u64 = 8;
+    let operation = value >> 28 & 0xF;
+    let of_argument = if operation & SHIFT != 0 {
+        "FUTEX_OP_OPARG_SHIFT<<28|"
+    } else {
+        ""
+    };
+    format!(
+        "{of_argument}{}<<28|{:#x}<<12|{}<<24|{:#x}",
+        named(WAKE_OPERATION, operation & !SHIFT),
+        value >> 12 & 0xFFF,
+        named(WAKE_COMPARISON, value >> 24 & 0xF),
+        value & 0xFFF
+    )
+}
+
+/// Events of `poll`.
+pub(super) fn poll(value: u64) -> String {
+    joined(POLL, value)
 }
 
 /// The flags of `open`. Reading alone is no flag.

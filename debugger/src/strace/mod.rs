@@ -7,11 +7,14 @@
 //! | module | contents |
 //! |---|---|
 //! | `table` | the arguments of the calls |
-//! | `flags` | the names of flags and numbers |
+//! | `calls` | calls whose arguments depend on each other |
+//! | `flags`, `socket_options` | the names of flags and numbers |
 //! | `arguments`, `structures` | the text of an argument, and of a structure |
 
 mod arguments;
+mod calls;
 mod flags;
+mod socket_options;
 mod structures;
 mod table;
 
@@ -279,21 +282,19 @@ impl Open {
     fn returned(self, result: u64, memory: Option<&Memory<'_>>) -> Line {
         let call = Call::of(self.number);
         let arguments = call.outputs(&self.values, self.texts, result as i64, memory);
-        let result = Some(result_text(result, call.returns()));
+        let remark = call.remark(&self.values, result as i64, memory);
+        let mut result = result_text(result, call.returns());
+        if let Some(remark) = remark {
+            result.push_str(&format!(" ({remark})"));
+        }
+        let result = Some(result);
         Self::line(self.time, self.thread, self.number, arguments, result)
     }
 
     /// The line of a call that does not return.
     fn unfinished(self) -> Line {
-        let texts = self.texts.into_iter().zip(&self.values);
-        let arguments = texts.map(|(text, value)| text.unwrap_or_else(|| format!("{value:#x}")));
-        Self::line(
-            self.time,
-            self.thread,
-            self.number,
-            arguments.collect(),
-            None,
-        )
+        let arguments = Call::of(self.number).unfinished(&self.values, self.texts);
+        Self::line(self.time, self.thread, self.number, arguments, None)
     }
 
     fn line(

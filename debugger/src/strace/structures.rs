@@ -8,6 +8,9 @@ use vbts_host::exit::signal_name;
 const SHOWN_ELEMENTS: u64 = 32;
 /// The largest socket address that is read (`sizeof(struct sockaddr_storage)`).
 const MAX_ADDRESS: usize = 128;
+/// Size of `struct pollfd`, and how many of them are read at the end of a call.
+const POLLFD: u64 = 8;
+const MAX_POLLED: u64 = 1024;
 /// Bytes of a name in `struct utsname`.
 const UTSNAME: usize = 65;
 
@@ -25,6 +28,13 @@ pub(super) fn text(kind: &str, value: u64, count: u64, memory: &Memory<'_>) -> O
             Some(format!("{{iov_base={base}, iov_len={len}}}"))
         }),
         "sockaddr" => address(value, count, memory),
+        "poll" => list(value, POLLFD, count, |at| {
+            let (descriptor, events) = polled(at, memory)?;
+            Some(match descriptor {
+                ..0 => format!("{{fd={descriptor}}}"),
+                _ => format!("{{fd={descriptor}, events={}}}", flags::poll(events)),
+            })
+        }),
         "rlimit" => {
             let (now, most) = (memory.word(value)?, memory.word(value.checked_add(8)?)?);
             let (now, most) = (limit(now), limit(most));
@@ -40,6 +50,48 @@ pub(super) fn text(kind: &str, value: u64, count: u64, memory: &Memory<'_>) -> O
             Some(format!("{{sysname={system}, nodename={node}, ...}}"))
         }
         _ => None,
+    }
+}
+
+/// The descriptor and the events of the `struct pollfd` at an address.
+fn polled(at: u64, memory: &Memory<'_>) -> Option<(i32, u64)> {
+    let word = memory.word(at)?;
+    Some((word as i32, word >> 32 & 0xFFFF))
+}
+
+/// What `poll` has found: the elements with events.
+pub(super) fn poll_result(value: u64, count: u64, memory: &Memory<'_>) -> Option<String> {
+    let mut texts = Vec::new();
+    for n in 0..count.min(MAX_POLLED) {
+        let word = memory.word(value.checked_add(n * POLLFD)?)?;
+        if word >> 48 != 0 {
+            let events = flags::poll(word >> 48);
+            texts.push(format!("{{fd={}, revents={events}}}", word as i32));
+        }
+    }
+    Some(format!("[{}]", texts.join(", ")))
+}
+
+/// The value of an option of a socket, which has `len` bytes.
+pub(super) fn socket_option(
+    level: u64,
+    option: u64,
+    value: u64,
+    len: u64,
+    memory: &Memory<'_>,
+) -> Option<String> {
+    const SOL_SOCKET: u64 = 1;
+    const SO_LINGER: u64 = 13;
+    match (level, option, len) {
+        (SOL_SOCKET, SO_LINGER, 8) => {
+            let (is_on, seconds) = (memory.number(value)?, memory.number(value.checked_add(4)?)?);
+            Some(format!("{{l_onoff={is_on}, l_linger={seconds}}}"))
+        }
+        (_, _, 4) => Some(format!("[{}]", memory.number(value)?)),
+        _ => {
+            let shown = len.min(flags::SHOWN as u64) as usize;
+            Some(quoted(&memory.bytes(value, shown)?, len > shown as u64))
+        }
     }
 }
 

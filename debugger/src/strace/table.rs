@@ -3,6 +3,7 @@
 use syscalls::Sysno;
 
 use super::arguments::{Memory, input, is_missing, output};
+use super::{calls, structures};
 
 /// System calls with the kinds of their arguments. `=address` at the end: the result is an address.
 /// A number behind a colon is the argument that has the size, the flags or the command. Kinds with
@@ -15,7 +16,7 @@ const CALLS: &[&str] = &[
     "stat path out_stat",
     "fstat fd out_stat",
     "lstat path out_stat",
-    "poll pointer uint int",
+    "poll poll:1 uint int",
     "lseek fd int whence",
     "mmap address uint protection mapping fd hex =address",
     "mprotect address uint protection",
@@ -58,7 +59,7 @@ const CALLS: &[&str] = &[
     "socketpair domain socket_type int out_pair",
     "setsockopt fd int int pointer uint",
     "getsockopt fd int int pointer pointer",
-    "clone clone_pointer clone_flags pointer pointer hex",
+    "clone hex hex hex hex hex",
     "fork",
     "vfork",
     "execve path strings environment",
@@ -137,7 +138,7 @@ const CALLS: &[&str] = &[
     "fchmodat directory path mode",
     "faccessat directory path access",
     "pselect6 int pointer pointer pointer pointer pointer",
-    "ppoll pointer uint timespec pointer uint",
+    "ppoll poll:1 uint timespec sigset uint",
     "set_robust_list address uint",
     "utimensat directory path pointer at",
     "epoll_pwait fd pointer int int pointer uint",
@@ -230,6 +231,10 @@ impl Call {
         result: i64,
         memory: Option<&Memory<'_>>,
     ) -> Vec<String> {
+        let whole = calls::arguments(self.name(), values, result, memory);
+        if let Some(texts) = whole {
+            return texts;
+        }
         let kinds = self.kinds().into_iter().zip(values).zip(texts);
         let texts = kinds.map(|((kind, value), text)| {
             text.unwrap_or_else(|| match kind.starts_with("out_") {
@@ -241,6 +246,47 @@ impl Call {
             })
         });
         texts.collect()
+    }
+
+    /// The texts of all arguments of a call that has not returned.
+    pub(super) fn unfinished(
+        self,
+        values: &[u64; MAX_ARGUMENTS],
+        texts: Vec<Option<String>>,
+    ) -> Vec<String> {
+        if let Some(texts) = calls::arguments(self.name(), values, -1, None) {
+            return texts;
+        }
+        let texts = texts.into_iter().zip(values);
+        let texts = texts.map(|(text, value)| text.unwrap_or_else(|| format!("{value:#x}")));
+        texts.collect()
+    }
+
+    /// Its name; empty if it is not in the table.
+    fn name(self) -> &'static str {
+        let name = self.0.and_then(|row| row.split(' ').next());
+        name.unwrap_or_default()
+    }
+
+    /// What strace adds to a result in parentheses.
+    pub(super) fn remark(
+        self,
+        values: &[u64; MAX_ARGUMENTS],
+        result: i64,
+        memory: Option<&Memory<'_>>,
+    ) -> Option<String> {
+        let [list, count, timeout, ..] = *values;
+        let found = || structures::poll_result(list, count, memory?);
+        match self.name() {
+            "poll" | "ppoll" if result == 0 => Some("Timeout".into()),
+            "poll" if result > 0 => found(),
+            "ppoll" if result > 0 && timeout == 0 => found(),
+            "ppoll" if result > 0 => {
+                let left = input("timespec", timeout, None, memory)?;
+                Some(format!("{}, left {left}", found()?))
+            }
+            _ => None,
+        }
     }
 }
 
