@@ -7,7 +7,8 @@ use vbts_host::exit::Failure;
 
 use crate::debugger::{Debugger, EFAULT, ESRCH, fatal};
 use crate::replay::Outcome;
-use crate::tasks::{FRAME_WORDS, Task};
+use crate::task_registers::FRAME_WORDS;
+use crate::tasks::Task;
 
 /// Programs have the addresses below.
 const USER_END: u64 = 1 << 47;

@@ -13,7 +13,7 @@ use vbts_vmm::memory::GuestMemory;
 
 use crate::debugger::Debugger;
 use crate::kernel_code::KernelCode;
-use crate::tasks::vector_registers;
+use crate::task_registers::vector_registers;
 use crate::view::{MACHINE, thread_of};
 
 /// The segment registers by number.

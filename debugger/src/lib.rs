@@ -18,6 +18,7 @@
 //! | `kernel_view` | processors as threads |
 //! | `kernel_code` | the code in the file of the kernel |
 //! | `layout` | where the guest's kernel keeps what is read here |
+//! | `task_registers` | registers as the kernel and the processor keep them |
 //! | `tasks` | threads, registers and memory at the present position |
 //! | `tracer_stop` | why a task stops for the agent |
 //! | `agent` | the connection to the guest's agent |
@@ -67,6 +68,7 @@ mod replay;
 mod stops;
 pub mod strace;
 mod target;
+mod task_registers;
 mod tasks;
 mod tracer_stop;
 mod view;

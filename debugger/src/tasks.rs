@@ -1,24 +1,22 @@
 //! Tasks of the guest's kernel: threads of a process, their registers and their memory.
 
 use vbts_cpu::Cpu;
-use vbts_cpu::state::{ArchState, gpr, rflags};
+use vbts_cpu::state::{gpr, rflags};
 use vbts_gdb::{Avx, Fxsave, Registers, ThreadId};
 use vbts_vmm::machine::Machine;
 
 use crate::layout::Layout;
+use crate::task_registers::{
+    FRAME_WORDS, Frame, XSAVE_AREA, from_xsave, in_user_mode, vector_registers,
+};
 use crate::view::by_pages;
 
 /// Size in bytes of a stack of a task in the kernel (`THREAD_SIZE`).
 const STACK_SIZE: u64 = 16 << 10;
-/// Words of `struct pt_regs`, which an entry from a program saves at the top of that stack.
-pub(crate) const FRAME_WORDS: usize = 21;
 /// The longest list of tasks that is followed.
 const MAX_TASKS: usize = 1 << 16;
 /// Bytes of `struct task_struct` in which the state of the vector registers is looked for.
 const MAX_TASK: u64 = 16 << 10;
-/// Size of the FXSAVE area with its header, which precedes the upper halves of the YMM registers
-/// (SDM Vol. 1 13.4).
-const XSAVE_AREA: usize = 512 + 64 + 256;
 
 /// The segment registers by number.
 const ES: usize = 0;
@@ -38,10 +36,6 @@ pub struct Tasks<'a> {
 /// A task: the address of its `struct task_struct`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Task(u64);
-
-/// The registers of a program, as an entry into the kernel has saved them (`struct pt_regs`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Frame([u64; FRAME_WORDS]);
 
 impl<'a> Tasks<'a> {
     /// The tasks that the kernel with `layout` has in `machine`. `None`: it has no processor.
@@ -231,7 +225,7 @@ impl<'a> Tasks<'a> {
         for (n, word) in words.iter_mut().enumerate() {
             *word = self.word(at.wrapping_add(8 * n as u64))?;
         }
-        Some(Frame(words))
+        Some(Frame::new(words))
     }
 
     /// The address of the frame of a task, and its words with the general registers, RIP and flags
@@ -241,29 +235,7 @@ impl<'a> Tasks<'a> {
         task: Task,
         registers: &Registers,
     ) -> Option<(u64, [u64; FRAME_WORDS])> {
-        let mut words = self.frame(task)?.0;
-        let [
-            rax,
-            rcx,
-            rdx,
-            rbx,
-            rsp,
-            rbp,
-            rsi,
-            rdi,
-            r8,
-            r9,
-            r10,
-            r11,
-            r12,
-            r13,
-            r14,
-            r15,
-        ] = registers.general;
-        words[..15].copy_from_slice(&[
-            r15, r14, r13, r12, rbp, rbx, r11, r10, r9, r8, rax, rcx, rdx, rsi, rdi,
-        ]);
-        (words[16], words[18], words[19]) = (registers.rip, registers.rflags, rsp);
+        let words = self.frame(task)?.with(registers);
         Some((self.frame_address(task)?, words))
     }
 
@@ -349,57 +321,6 @@ impl<'a> Tasks<'a> {
     }
 }
 
-impl Frame {
-    fn registers(&self) -> Registers {
-        let [
-            r15,
-            r14,
-            r13,
-            r12,
-            rbp,
-            rbx,
-            r11,
-            r10,
-            r9,
-            r8,
-            rax,
-            rcx,
-            rdx,
-            rsi,
-            rdi,
-            orig_rax,
-            rip,
-            cs,
-            rflags,
-            rsp,
-            ss,
-        ] = self.0;
-        Registers {
-            general: [
-                rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8, r9, r10, r11, r12, r13, r14, r15,
-            ],
-            rip,
-            rflags,
-            segments: [0, cs as u16, ss as u16, 0, 0, 0],
-            orig_rax,
-            ..Registers::default()
-        }
-    }
-}
-
-/// The registers of a program that the processor executes.
-fn in_user_mode(state: &ArchState) -> Registers {
-    debug_assert_eq!(gpr::RSP, 4);
-    Registers {
-        general: state.gpr,
-        rip: state.rip,
-        rflags: state.rflags,
-        segments: std::array::from_fn(|n| state.seg[n].selector),
-        orig_rax: u64::MAX,
-        ..Registers::default()
-    }
-}
-
 /// The nodes of a list whose head is at `head`, at most [`MAX_TASKS`]. `next` reads the link of a
 /// node.
 ///
@@ -421,80 +342,6 @@ fn nodes_of_list(head: u64, next: impl Fn(u64) -> Option<u64>) -> Vec<u64> {
         at = next(node);
     }
     nodes
-}
-
-/// The x87 and vector registers of a processor.
-pub(crate) fn vector_registers(state: &ArchState) -> (Fxsave, Avx) {
-    let avx = Avx {
-        ymmh: state.ymm_high,
-    };
-    (fxsave_of(state), avx)
-}
-
-fn fxsave_of(state: &ArchState) -> Fxsave {
-    let x87 = &state.x87;
-    let tag = |n: usize| -> u16 {
-        match x87.ftw >> n & 1 {
-            0 => 3,
-            _ => 0,
-        }
-    };
-    Fxsave {
-        fcw: x87.fcw,
-        fsw: x87.fsw,
-        ftw: (0..8).map(|n| tag(n) << (2 * n)).sum(),
-        fop: x87.fop,
-        fcs: (x87.fip >> 32) as u16,
-        fip: x87.fip as u32,
-        fds: (x87.fdp >> 32) as u16,
-        fdp: x87.fdp as u32,
-        st: std::array::from_fn(|n| bytes_80(x87.st(n))),
-        xmm: state.xmm,
-        mxcsr: state.mxcsr,
-    }
-}
-
-fn bytes_80(value: u128) -> [u8; 10] {
-    let bytes = value.to_le_bytes();
-    std::array::from_fn(|n| bytes[n])
-}
-
-/// The registers in an XSAVE area (SDM Vol. 1 13.4). A component that is not in use is not in the
-/// area, and has its initial value.
-fn from_xsave(area: &[u8; XSAVE_AREA]) -> (Fxsave, Avx) {
-    const HAS_X87: u64 = 1;
-    const HAS_SSE: u64 = 2;
-    const HAS_AVX: u64 = 4;
-    let half = |at: usize| u16::from_le_bytes(std::array::from_fn(|n| area[at + n]));
-    let double = |at: usize| u32::from_le_bytes(std::array::from_fn(|n| area[at + n]));
-    let wide = |at: usize| u128::from_le_bytes(std::array::from_fn(|n| area[at + n]));
-    let features = u64::from_le_bytes(std::array::from_fn(|n| area[512 + n]));
-    let mut registers = Fxsave {
-        fcw: 0x37F,
-        ftw: 0xFFFF,
-        mxcsr: double(24),
-        ..Fxsave::default()
-    };
-    if features & HAS_X87 != 0 {
-        let tags = area[4];
-        registers.fcw = half(0);
-        registers.fsw = half(2);
-        registers.ftw = (0..8)
-            .map(|n| if tags >> n & 1 == 0 { 3 << (2 * n) } else { 0 })
-            .sum();
-        registers.fop = half(6);
-        (registers.fip, registers.fcs) = (double(8), half(12));
-        (registers.fdp, registers.fds) = (double(16), half(20));
-        registers.st = std::array::from_fn(|n| bytes_80(wide(32 + 16 * n)));
-    }
-    if features & HAS_SSE != 0 {
-        registers.xmm = std::array::from_fn(|n| wide(160 + 16 * n));
-    }
-    let ymmh = match features & HAS_AVX {
-        0 => [0; 16],
-        _ => std::array::from_fn(|n| wide(576 + 16 * n)),
-    };
-    (registers, Avx { ymmh })
 }
 
 #[cfg(test)]
