@@ -4,111 +4,50 @@
 //! |---|---|
 //! | `virtual_time` | retired instructions: one thread runs all processors in turn, and two runs are the same |
 //! | `host_time` | the host's clock, as always on KVM: one thread per processor; `idle` detects that all are halted |
+//!
+//! An `observer` is the host's side of a run, and `end` has the ways in which a run ends. `readings`
+//! is what the owner of a machine reads of it, and `changes`, `stop_points` and `history` are for
+//! debuggers.
 
 mod changes;
+mod end;
 mod history;
 mod host_time;
 mod idle;
+mod observer;
+mod readings;
 mod state;
 mod stop_points;
 mod virtual_time;
 
+pub use end::End;
 pub use history::{History, ReplayObserver, SnapshotFileError, SnapshotKey};
+pub use observer::RunObserver;
+pub use readings::HostTime;
 pub use state::{MachineState, MachineStateError};
 
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use serde::{Deserialize, Serialize};
 use vbts_cpu::{
-    Activity, ArchState, BranchLog, Cpu, HostClock, Model, NativeListener, NativeOptions,
-    NativeStats, SoftCpu, Topology, Usage,
+    Activity, ArchState, BranchLog, Cpu, HostClock, Model, NativeListener, NativeOptions, SoftCpu,
+    Topology,
 };
 use vbts_devices::{DmaObserver, Shared, lock};
 
 use crate::board::{Board, VcpuPlatform};
 use crate::console::Console;
-use crate::inputs::{Inputs, Progress, RecordedEnd};
+use crate::inputs::{Inputs, RecordedEnd};
 use crate::kvm::{KvmVcpu, Vm};
 use crate::memory::{self, GuestMemory};
-use crate::vcpu::{HandoverStats, Vcpu};
+use crate::vcpu::Vcpu;
+use end::MachineStatus;
 use stop_points::Steps;
 use vbts_host::exit::Failure;
 use vbts_host::sandbox::Sandbox;
 use vbts_host::{Alarm, Event, EventLoop};
 use virtual_time::Schedule;
-
-/// Timer expiries while all processors are halted with interrupts off, after which the run ends: an
-/// NMI could still wake them, but none has come.
-const MAX_SLEEPS_WITH_INTERRUPTS_OFF: u32 = 64;
-
-/// How the run ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum End {
-    /// The guest wrote this status to the exit port.
-    Status(u8),
-    /// The guest reset the machine.
-    Reset,
-    /// The guest switched the machine off.
-    Off,
-    /// A processor has reached a probe with [`vbts_cpu::ProbeAction::Stop`], or a stop point of a
-    /// debugger ([`Machine::take_stop_causes`]), or has made a step ([`Machine::set_step`]).
-    Stop,
-    /// The recording that is replayed ends here, and the guest did not end the run.
-    Recorded,
-}
-
-/// The host's side of a run. It reads the guest's output and gives it input.
-pub trait RunObserver {
-    /// Called after each exit of the processor that is determined by virtual time.
-    ///
-    /// # Errors
-    /// The run has to end.
-    fn after_exit(&mut self, board: &Board, now: u64) -> Result<(), Failure>;
-
-    /// Whether [`Self::after_exit`] needs the log of branches up to now.
-    fn reads_log(&self) -> bool {
-        false
-    }
-
-    /// Called for each signal to `vbts`, which ends the run unless the observer does something
-    /// else with it.
-    ///
-    /// # Errors
-    /// The run has to end.
-    fn event(&mut self, board: &Board, event: Event) -> Result<(), Failure> {
-        let _ = board;
-        match event {
-            Event::Signal(signal) => Err(Failure::Signal(signal)),
-            Event::Timeout => Ok(()),
-        }
-    }
-
-    /// Called when the time limit has passed. Returns whether the run goes on, up to a limit that
-    /// the observer has set.
-    ///
-    /// # Errors
-    /// The run has to end.
-    fn outlasts_timeout(&mut self, board: &Board) -> Result<bool, Failure> {
-        let _ = board;
-        Ok(false)
-    }
-
-    /// The open inputs that the guest waits for, or can take at any time. A replay has none.
-    fn awaited_inputs(&self) -> Vec<BorrowedFd<'_>> {
-        Vec::new()
-    }
-
-    /// Called when the guest is idle and waits for input.
-    ///
-    /// # Errors
-    /// The run has to end.
-    fn idle(&mut self) -> Result<(), Failure> {
-        Ok(())
-    }
-}
 
 /// A machine with a guest in it.
 #[derive(Debug)]
@@ -132,15 +71,6 @@ pub struct Machine {
     event_at: Option<u64>,
     /// The host time that the runs have taken, if it is measured.
     host_time: Option<HostTime>,
-}
-
-/// Host time that the runs on the software CPU have taken.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct HostTime {
-    /// Time for which the software CPU executed the guest.
-    pub executing: Duration,
-    /// Total time of the runs.
-    pub total: Duration,
 }
 
 impl Machine {
@@ -213,12 +143,6 @@ impl Machine {
         for vcpu in &mut self.vcpus {
             vcpu.soft_mut().listen_to_native_code(listener.clone());
         }
-    }
-
-    /// Counts of native code, of all processors.
-    pub fn native_code(&self) -> NativeStats {
-        let vcpus = self.vcpus.iter();
-        vcpus.map(|vcpu| vcpu.soft().native_code()).sum()
     }
 
     /// Runs the processors on the host's time. Each then has a thread of its own, and two runs
@@ -301,37 +225,6 @@ impl Machine {
         self.inputs.compare_end(self.progress())
     }
 
-    fn progress(&self) -> Progress {
-        Progress {
-            time: self.schedule.now,
-            instructions: self.instructions(),
-            registers: self.registers(),
-        }
-    }
-
-    /// Checksum of the registers of all processors, and of their instruction counts.
-    pub fn registers(&self) -> u32 {
-        let mut registers = crc32fast::Hasher::new();
-        for vcpu in &self.vcpus {
-            let state = postcard::to_allocvec(&vcpu.soft().cpu.state());
-            registers.update(&state.unwrap_or_default());
-        }
-        registers.finalize()
-    }
-
-    /// The processor that has its turn, with its number, on virtual time.
-    pub fn current_processor(&self) -> Option<(usize, &Cpu)> {
-        let number = self.schedule.cpu();
-        self.vcpus
-            .get(number)
-            .map(|vcpu| (number, &vcpu.soft().cpu))
-    }
-
-    /// All processors, by their numbers.
-    pub fn processors(&self) -> impl ExactSizeIterator<Item = &Cpu> {
-        self.vcpus.iter().map(|vcpu| &vcpu.soft().cpu)
-    }
-
     /// Keeps what the guest writes to its console behind the present position.
     pub fn keep_console_from_here(&mut self) {
         lock(&self.console).keep_from_here();
@@ -345,46 +238,6 @@ impl Machine {
     /// The board.
     pub fn board(&self) -> &Board {
         &self.board
-    }
-
-    /// Number of instructions retired on the software CPU.
-    pub fn instructions(&self) -> u64 {
-        self.vcpus
-            .iter()
-            .map(|vcpu| vcpu.soft().cpu.instructions())
-            .sum()
-    }
-
-    /// Instructions retired on the software CPU, by privilege level and tracing.
-    pub fn usage(&self) -> Usage {
-        let usages = self.vcpus.iter().map(|vcpu| vcpu.soft().cpu.usage());
-        usages.sum()
-    }
-
-    /// How often the guest has begun to record branches with a malformed DS area.
-    pub fn malformed_ds_areas(&self) -> u64 {
-        self.vcpus.iter().map(Vcpu::malformed_ds_areas).sum()
-    }
-
-    /// Starts measuring host time.
-    pub fn measure_host_time(&mut self) {
-        self.host_time = Some(HostTime::default());
-    }
-
-    /// The measured host time; `None` if it is not measured, as on the host's time.
-    pub fn host_time(&self) -> Option<HostTime> {
-        self.host_time.filter(|_| self.host_clock.is_none())
-    }
-
-    /// Number of hand-overs between the accelerators, of all processors.
-    pub fn handovers(&self) -> HandoverStats {
-        self.vcpus.iter().map(Vcpu::handovers).sum()
-    }
-
-    /// The machine's time in ns, virtual or the host's.
-    pub fn now(&self) -> u64 {
-        self.host_clock
-            .map_or(self.schedule.now, |clock| clock.now())
     }
 
     /// Runs the guest until it ends the run.
@@ -500,77 +353,6 @@ impl Machine {
             },
             failure => failure,
         }
-    }
-}
-
-/// The parts of a machine that can end the run, and that are accessible while the processors run.
-#[derive(Debug, Clone, Copy)]
-struct MachineStatus<'a> {
-    board: &'a Board,
-    console: &'a Shared<Console>,
-    alarm: &'a Alarm,
-}
-
-impl MachineStatus<'_> {
-    /// How the guest has ended the run, if it has.
-    ///
-    /// # Errors
-    /// The guest crashed, or the console cannot be written.
-    fn ended(&self) -> Result<Option<End>, Failure> {
-        if let Some(status) = self.board.exit_status() {
-            return Ok(Some(End::Status(status)));
-        }
-        let mut console = lock(self.console);
-        if let Some(error) = console.take_error() {
-            return Err(error.into_failure());
-        }
-        let (dead, panicked) = (console.is_dead(), console.panicked());
-        drop(console);
-        if dead || panicked && self.board.reset_requested() {
-            return Err(self.crashed("the guest's kernel panicked"));
-        }
-        if self.board.is_off() {
-            return Ok(Some(End::Off));
-        }
-        Ok(self.board.reset_requested().then_some(End::Reset))
-    }
-
-    fn crashed(&self, reason: &str) -> Failure {
-        Failure::Guest {
-            reason: reason.into(),
-            console: lock(self.console).tail(),
-        }
-    }
-
-    fn shut_down(&self) -> Failure {
-        self.crashed("the guest's processor shut down (triple fault)")
-    }
-
-    fn halted_with_interrupts_off(&self) -> Failure {
-        self.crashed("guest halted with interrupts disabled; no NMI has woken it")
-    }
-
-    fn no_wakeup_source(&self) -> Failure {
-        self.crashed("guest halted; no wake-up source is armed")
-    }
-
-    fn timed_out(&self) -> Failure {
-        Failure::Timeout {
-            after: self.alarm.limit().unwrap_or_default(),
-            console: Some(lock(self.console).tail()),
-        }
-    }
-
-    fn take_events(&self, observer: &mut dyn RunObserver) -> Result<(), Failure> {
-        while let Some(event) = self.alarm.take() {
-            if event != Event::Timeout {
-                observer.event(self.board, event)?;
-            } else if !observer.outlasts_timeout(self.board)? {
-                return Err(self.timed_out());
-            }
-        }
-        self.alarm.go_on();
-        Ok(())
     }
 }
 

@@ -8,8 +8,9 @@ use std::time::Duration;
 use vbts_cpu::{Exit, HostClock, Signals};
 use vbts_devices::lock;
 
+use super::end::{MAX_SLEEPS_WITH_INTERRUPTS_OFF, MachineStatus};
 use super::idle::IdleProcessors;
-use super::{End, MAX_SLEEPS_WITH_INTERRUPTS_OFF, Machine, MachineStatus, RunObserver};
+use super::{End, Machine, RunObserver};
 use crate::board::Board;
 use crate::vcpu::Vcpu;
 use vbts_host::exit::Failure;

@@ -8,6 +8,7 @@ use crate::layout::EXTENDED_MEMORY;
 use crate::memory::{Size, allocate};
 use std::fs::File;
 use std::io::PipeReader;
+use std::os::fd::BorrowedFd;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::Command;
 use std::time::Duration;

@@ -17,7 +17,8 @@ use serde::{Deserialize, Serialize};
 use vbts_cpu::Exit;
 use vbts_devices::lock;
 
-use super::{End, MAX_SLEEPS_WITH_INTERRUPTS_OFF, Machine, RunObserver};
+use super::end::MAX_SLEEPS_WITH_INTERRUPTS_OFF;
+use super::{End, Machine, RunObserver};
 use crate::board::MAX_DEADLINE;
 use crate::vcpu::Vcpu;
 use vbts_host::exit::Failure;
