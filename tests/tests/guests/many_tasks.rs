@@ -35,10 +35,12 @@ fn trials(module: &str) -> Vec<Trial> {
 
 const LIMIT: Duration = Duration::from_secs(300);
 
+/// The guest's memory, as an option.
+const MEMORY: [&str; 2] = ["--memory", "512M"];
 /// Limit of the data of `vbts` in KiB (RLIMIT_DATA): the guest's memory and as much again.
-const DATA: u32 = 512 << 10;
+const DATA: u32 = 1 << 20;
 
-/// A command within [`DATA`].
+/// A command of `vbts`, whose guest has [`MEMORY`], within [`DATA`].
 fn limited(vbts: &Command) -> Command {
     let mut command = Command::new("/bin/sh");
     command.args(["-c", &format!("ulimit -d {DATA} && exec \"$@\""), "sh"]);
@@ -53,7 +55,8 @@ fn trace<S: AsRef<str>>(
     options: &[&str],
     program: &[S],
 ) -> Result<(Run, Trace)> {
-    let vbts = machine.command(["trace", "--accel", machine.accel(), "--format", "json"]);
+    let mut vbts = machine.command(["trace", "--accel", machine.accel(), "--format", "json"]);
+    vbts.args(MEMORY);
     // Not in the program's directory, whose times would differ in a second run.
     let outside = tempfile::tempdir()?;
     let pipe = outside.path().join("trace");
@@ -247,7 +250,8 @@ fn much_code(machine: &Machine) -> Result<()> {
     let directory = tempfile::tempdir()?;
     let program = build(directory.path(), CODE)?;
     let mut vbts = machine.command(["trace", "--accel", machine.accel(), "--smp", "8"]);
-    vbts.args(["--last", "1", "--format", "raw", "--output", "/dev/null"])
+    vbts.args(MEMORY)
+        .args(["--last", "1", "--format", "raw", "--output", "/dev/null"])
         .args(["--", &program]);
     machine::finish_within(limited(&vbts), LIMIT)?.expect(0)?;
     Ok(())
