@@ -90,6 +90,11 @@ impl ChangeEvents {
         }
     }
 
+    /// Whether they tell of mappings.
+    pub fn have_mappings(&self) -> bool {
+        !self.mappings.is_empty()
+    }
+
     /// The descriptors that are readable when [`Self::take`] has something to return.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.mappings.iter().map(|ring| ring.file.as_fd())

@@ -89,6 +89,11 @@ impl Maps {
         }
     }
 
+    /// Whether the host has them, or has had them.
+    pub fn is_sent(&self) -> bool {
+        self.sent
+    }
+
     /// Makes [`Self::changed`] return the text also if it has returned it before.
     pub fn send_again(&mut self) {
         self.sent = false;

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::ptr;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use vbts_protocol::{ErrorKind, ExitStatus, Job, Recorder, StreamKind, ToGuest, ToHost};
+use vbts_protocol::{ErrorKind, ExitStatus, Job, StreamKind, ToGuest, ToHost};
 
 use crate::bts::now;
 use crate::failure::Failure;
@@ -60,10 +60,7 @@ pub fn run(port: &mut Port, job: &Job, files: Option<&OwnedFd>) -> Result<Outcom
     drop(descriptors);
     let on_terminal = streams.terminal().is_some();
     let mut tracer = job.trace.map(|trace| Tracer::new(pid, trace, on_terminal));
-    if job
-        .trace
-        .is_some_and(|trace| trace.recorder == Recorder::Host)
-    {
+    if tracer.is_some() {
         urgent();
     }
     if tracer.is_none() {
@@ -218,10 +215,13 @@ fn wait_for_events(
     })
 }
 
-/// Runs this process before others. A mapping is reported before the code in it has run for long.
+/// Gives this process a real-time priority: it preempts the program as soon as a mapping is
+/// reported, before code in it runs. A higher nice value would not do: the scheduler lets a task end
+/// its slice, in which a short program ends or executes another one.
 fn urgent() {
-    // SAFETY: setpriority takes no pointers. If it fails, the reports come later.
-    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
+    let parameter = libc::sched_param { sched_priority: 1 };
+    // SAFETY: the kernel reads the parameter. If it fails, the reports come later.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameter) };
 }
 
 /// Blocks SIGCHLD and returns a file descriptor that becomes readable when it is pending.

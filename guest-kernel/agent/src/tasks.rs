@@ -105,6 +105,13 @@ impl Tasks {
         Some((task, process.map(|process| &mut process.maps)))
     }
 
+    /// The IDs of the tasks of a process.
+    pub fn of_process(&self, process: pid_t) -> Vec<pid_t> {
+        let tasks = self.tasks.iter();
+        let tasks = tasks.filter(|(_, task)| task.process == process);
+        tasks.map(|(pid, _)| *pid).collect()
+    }
+
     /// The IDs of those tasks that have not come to their exit.
     pub fn unfinished(&self) -> Vec<pid_t> {
         let unfinished = self.tasks.iter().filter(|(_, task)| !task.finished);

@@ -53,7 +53,7 @@ pub struct Tracer {
     follow: Follow,
     /// The signal that is reported; `None` if none or all are.
     reported_signal: Option<u32>,
-    /// All signals are reported, and mappings and names when they change.
+    /// All signals are reported.
     is_host_recorded: bool,
     change_events: ChangeEvents,
     suspension: Suspension,
@@ -83,10 +83,7 @@ impl Tracer {
             follow: trace.follow,
             reported_signal: trace.reported_signal,
             is_host_recorded,
-            change_events: match is_host_recorded {
-                true => ChangeEvents::open(),
-                false => ChangeEvents::default(),
-            },
+            change_events: ChangeEvents::open(),
             suspension: Suspension::new(program, on_terminal),
             started: false,
             recorder: Recorder::new(trace),
@@ -167,7 +164,7 @@ impl Tracer {
     }
 
     /// Sends the mappings of processes that have mapped code, and the names of tasks that have
-    /// other ones, if the host records.
+    /// other ones.
     pub fn send_changes(&mut self, port: &mut Port) -> Result<(), Failure> {
         let Changes { mapped, renamed } = self.change_events.take();
         for pid in renamed {
@@ -178,9 +175,17 @@ impl Tracer {
             }
         }
         for process in mapped {
-            if let Some(maps) = self.tasks.maps(process) {
-                send_maps(port, process, maps)?;
+            let Some(text) = self.tasks.maps(process).and_then(Maps::changed) else {
+                continue;
+            };
+            // The records so far are those of code that was mapped before.
+            for pid in self.tasks.of_process(process) {
+                self.drain_running(port, pid)?;
             }
+            port.send(&ToHost::Maps {
+                process: process.unsigned_abs(),
+                text: &text,
+            })?;
         }
         Ok(())
     }
@@ -321,14 +326,16 @@ impl Tracer {
         let Some(task) = self.tasks.get_mut(pid) else {
             return Ok(());
         };
-        if let Some(crash) = task.crash.take()
-            && let Ok(status) = ptrace::event_message(pid)
-            && crash::is_fatal(pid, status, &crash)
-            && task.is_recorded()
-        {
+        let is_recorded = task.is_recorded();
+        let crash = task.crash.take().filter(|crash| {
+            let status = ptrace::event_message(pid);
+            is_recorded && status.is_ok_and(|status| crash::is_fatal(pid, status, crash))
+        });
+        let drained = self.drain(port, pid)?;
+        // Behind the records that lead to it.
+        if let Some(crash) = crash {
             port.send(&ToHost::Crash(crash))?;
         }
-        let drained = self.drain(port, pid)?;
         if let Some(task) = self.tasks.get_mut(pid) {
             task.finished = drained;
             // The other threads end at the same time, or have ended.

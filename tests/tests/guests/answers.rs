@@ -18,6 +18,7 @@ mod kernel_lines;
 mod languages;
 mod linkage;
 mod long_trace;
+mod mappings;
 mod moments;
 mod names;
 mod profiles;
@@ -80,6 +81,14 @@ fn trials(module: &str) -> Vec<Trial> {
                 linkage::of_a_stripped_linker,
             ),
             ("the_linkage_is_no_difference", linkage::is_no_difference),
+            (
+                "mappings_of_closed_libraries",
+                mappings::of_closed_libraries,
+            ),
+            (
+                "mappings_of_replaced_programs",
+                mappings::of_replaced_programs,
+            ),
             ("hostile_names", names::hostile_names),
             ("thread_names", thread_names::of_a_c_program),
             ("thread_names_of_a_recording", thread_names::of_a_recording),

@@ -9,7 +9,9 @@ use vbts_protocol::ToHost;
 
 use super::Tracer;
 use crate::bts::{Buffer, Drain, Source, now};
+use crate::change_events::ChangeEvents;
 use crate::failure::Failure;
+use crate::maps::Maps;
 use crate::port::Port;
 use crate::ptrace::{self, Wait};
 use crate::task_name::comm;
@@ -96,6 +98,7 @@ impl Tracer {
         match self.tasks.with_maps(pid) {
             Some((task, maps)) => {
                 let source = task.source(pid);
+                let maps = due(&self.change_events, maps);
                 match &mut task.buffer {
                     Some(buffer) => {
                         // The host shows the records under the name.
@@ -124,7 +127,7 @@ impl Tracer {
     }
 
     /// Drains a task in any state.
-    fn drain_running(&mut self, port: &mut Port, pid: pid_t) -> Result<Drain, Failure> {
+    pub(super) fn drain_running(&mut self, port: &mut Port, pid: pid_t) -> Result<Drain, Failure> {
         let Some((task, maps)) = self.tasks.with_maps(pid) else {
             return Ok(Drain::Done);
         };
@@ -134,6 +137,7 @@ impl Tracer {
             _ => return Ok(Drain::Done),
         };
         task.name.send(port, pid)?;
+        let maps = due(&self.change_events, maps);
         match self.recorder.drain_running(port, source, buffer, maps) {
             // It has executed a program as a thread, and will report that.
             Err(failure) if is_gone(&failure) => Ok(Drain::Done),
@@ -151,6 +155,12 @@ impl Tracer {
         }
         Ok(running)
     }
+}
+
+/// The mappings that are sent before records. If events tell of all new mappings, those that the
+/// host has are kept: a library that the process has unmapped has records, too.
+fn due<'a>(events: &ChangeEvents, maps: Option<&'a mut Maps>) -> Option<&'a mut Maps> {
+    maps.filter(|maps| !events.have_mappings() || !maps.is_sent())
 }
 
 /// The task has been killed or reaped, or has no buffer any more.
