@@ -6,10 +6,10 @@
 //! - A **breakpoint** is compared at each look-up of a block, as a probe of a log is
 //!   ([`probes`](crate::processor::branch_log)). Blocks end in front of it. One that begins with it
 //!   is looked up at each jump, and its first instruction runs alone, in the interpreter.
-//! - A **watchpoint** keeps the TLB entries of its pages from the fast path, of the interpreter and
-//!   of native code alike. An access to the page that does not touch the watched bytes goes on. One
-//!   that does aborts its block, so that the instruction runs alone and the processor stops at its
-//!   end.
+//! - A **watchpoint** keeps the TLB entries of its pages, for the accesses that it watches, from the
+//!   fast path of the interpreter and of native code alike. An access to the page that does not
+//!   touch the watched bytes goes on. One that does aborts its block, so that the instruction runs
+//!   alone and the processor stops at its end.
 //!
 //! An access by a device, or by the kernel through another linear address, is not seen.
 
@@ -165,7 +165,7 @@ impl Cpu {
     pub(crate) fn update_watched_pages(&mut self) {
         let stops = self.stops.as_deref();
         self.tlb
-            .update_watched(|la| stops.is_some_and(|stops| stops.watches_page(la)));
+            .update_watched(|la, access| stops.is_some_and(|stops| stops.watches_page(la, access)));
     }
 
     /// Begins to run from here: a breakpoint at RIP is not hit before the processor comes back.
@@ -271,10 +271,11 @@ impl Cpu {
         (self.address_space(), la, self.gpr[gpr::RSP])
     }
 
-    /// Returns whether accesses to the page of `la` have to be compared with watchpoints.
-    pub(crate) fn is_watched(&self, la: u64) -> bool {
+    /// Returns whether accesses of this kind to the page of `la` have to be compared with
+    /// watchpoints.
+    pub(crate) fn is_watched(&self, la: u64, access: Access) -> bool {
         let stops = self.stops.as_ref();
-        stops.is_some_and(|stops| stops.watches_page(la))
+        stops.is_some_and(|stops| stops.watches_page(la, access))
     }
 
     /// Aborts an instruction that accesses watched memory, unless it runs alone.
@@ -369,10 +370,12 @@ impl Cpu {
 }
 
 impl ActiveStops {
-    /// Returns whether accesses to the page of `la` take the slow path. Those of both kinds do:
-    /// native code reads by the entry for writes if it also writes to the page.
-    fn watches_page(&self, la: u64) -> bool {
+    /// Returns whether accesses by an entry of the TLB for the page of `la` take the slow path. An
+    /// entry for writes also does if reads are watched: native code reads by it what it then writes.
+    fn watches_page(&self, la: u64, access: Access) -> bool {
         let mut watchpoints = self.points.watchpoints.iter();
-        watchpoints.any(|w| w.overlaps(la & !0xFFF, 0x1000))
+        watchpoints.any(|w| {
+            w.overlaps(la & !0xFFF, 0x1000) && (access == Access::Write || w.kind.matches(access))
+        })
     }
 }

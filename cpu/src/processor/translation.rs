@@ -118,7 +118,7 @@ impl Cpu {
         } else if self.watched(la, access) {
             return Ok(Target::Ram(hit));
         } else {
-            let is_watched = self.is_watched(la);
+            let is_watched = self.is_watched(la, access);
             self.tlb.insert(la, access, class, hit, is_watched);
         }
         if walk.large {

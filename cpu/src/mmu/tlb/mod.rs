@@ -291,15 +291,15 @@ impl Tlb {
         }
     }
 
-    /// Sets for each linear page, by its first address, whether reads and writes take the slow path
-    /// because of a watchpoint.
-    pub(crate) fn update_watched(&mut self, is_watched: impl Fn(u64) -> bool) {
+    /// Sets for each linear page, by its first address, whether reads, and whether writes, take the
+    /// slow path because of a watchpoint.
+    pub(crate) fn update_watched(&mut self, is_watched: impl Fn(u64, Access) -> bool) {
         for table in self.used() {
             for entries in table.slots.iter_mut().map(|slot| &mut slot.0) {
                 for kind in [Access::Read, Access::Write] {
                     let e = &mut entries[kind as usize];
                     if e.tag != INVALID {
-                        e.set_flag(WATCHED, is_watched(e.page() << 12));
+                        e.set_flag(WATCHED, is_watched(e.page() << 12, kind));
                     }
                 }
             }
