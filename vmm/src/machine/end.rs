@@ -23,7 +23,8 @@ pub enum End {
     /// The guest switched the machine off.
     Off,
     /// A processor has reached a probe with [`vbts_cpu::ProbeAction::Stop`], or a stop point of a
-    /// debugger ([`Machine::take_stop_causes`]), or has made a step ([`Machine::set_step`]).
+    /// debugger ([`take_stop_causes`](super::Machine::take_stop_causes)), or has made a step
+    /// ([`set_step`](super::Machine::set_step)).
     Stop,
     /// The recording that is replayed ends here, and the guest did not end the run.
     Recorded,
