@@ -11,7 +11,8 @@ use super::demangle::MAX_MANGLED;
 use super::elf::{ElfFile, optional};
 use super::lines::Lines;
 use super::symbol_table::SymbolTable;
-use super::{linkage, switches, unwind};
+use super::unwind::{self, Unnamed};
+use super::{linkage, switches};
 use crate::elf::Segment;
 use crate::protocol::{FunctionKind, FunctionRange, Inlined, InlinedRow, Refusal};
 
@@ -51,8 +52,8 @@ pub struct ObjectFile {
     functions: Vec<Function>,
     /// Functions with the address of another one of [`Self::functions`].
     aliases: Vec<Function>,
-    /// The addresses of functions without names.
-    unnamed: Vec<Range<u64>>,
+    /// Functions without names.
+    unnamed: Vec<Unnamed>,
     /// Names with a zero at the end of each.
     strings: Vec<Vec<u8>>,
     lines: Option<Lines>,
@@ -92,7 +93,7 @@ impl ObjectFile {
             )?;
         }
         this.add_functions(&elf, dynamic, budget)?;
-        this.unnamed = unwind::ranges(&elf, budget)?;
+        this.unnamed = unwind::functions(&elf, budget)?;
         let build_id = elf.build_id()?;
         Ok((this, build_id))
     }
@@ -199,11 +200,13 @@ impl ObjectFile {
         }
         self.functions = functions;
         let mut unnamed = std::mem::take(&mut self.unnamed);
-        unnamed.retain(|range| self.at(range.start).is_none());
-        for range in &mut unnamed {
-            let next = self.functions.partition_point(|f| f.start <= range.start);
+        unnamed.retain(|function| self.at(function.addresses.start).is_none());
+        for Unnamed { addresses, .. } in &mut unnamed {
+            let next = self
+                .functions
+                .partition_point(|f| f.start <= addresses.start);
             let next = self.functions.get(next).map_or(u64::MAX, |f| f.start);
-            range.end = range.end.min(next);
+            addresses.end = addresses.end.min(next);
         }
         self.unnamed = unnamed;
     }
@@ -301,7 +304,13 @@ impl ObjectFile {
         });
         let before = first.saturating_sub(self.functions.len());
         let unnamed = self.unnamed.iter().skip(before);
-        let unnamed = unnamed.map(|range| (range.clone(), FunctionKind::Unnamed));
+        let unnamed = unnamed.map(|function| {
+            let kind = match function.is_part {
+                true => FunctionKind::Part,
+                false => FunctionKind::Unnamed,
+            };
+            (function.addresses.clone(), kind)
+        });
         functions.chain(unnamed).map(move |(range, kind)| {
             let size = range.end.saturating_sub(range.start);
             let (start, room) = match absolute {

@@ -95,6 +95,10 @@ fn trials(module: &str) -> Vec<Trial> {
             ("thread_names_of_java", thread_names::of_a_java_program),
             ("stripped", names::stripped),
             (
+                "moved_part_of_a_stripped_program",
+                names::moved_part_of_a_stripped_program,
+            ),
+            (
                 "the_end_of_a_stripped_program",
                 names::end_of_a_stripped_program,
             ),

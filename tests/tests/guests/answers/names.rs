@@ -109,3 +109,53 @@ pub(super) fn end_of_a_stripped_program(machine: &Machine) -> Result<()> {
     ensure!(text.contains("  exit+0x"), "{text}");
     Ok(())
 }
+
+/// GCC moves a part of `work` away, which leads back into the middle of `work`.
+const MOVED: &str = r#"
+    #include <stdio.h>
+    __attribute__((noinline, cold)) void rare(int *sum) { *sum += 2; }
+    __attribute__((noinline)) int last(int n) { return n * 3; }
+    __attribute__((noinline)) int work(int n)
+    {
+        int sum = n, kept[4] = { n, n + 1, n + 2, n + 3 };
+        for (int i = 0; i < 4; i++) {
+            asm volatile("" : "+m"(kept));
+            if (__builtin_expect(kept[i] == 3, 0))
+                rare(&sum);
+            sum += last(kept[i]);
+        }
+        return sum;
+    }
+    int main(void) { return work(1) > 100; }
+"#;
+
+/// A part of a function that the compiler has moved away has a row of its own in the unwind table.
+/// It is no function, also if the program has no symbols.
+pub(super) fn moved_part_of_a_stripped_program(machine: &Machine) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let at = |name: &str| directory.path().join(name);
+    std::fs::write(at("moved.c"), MOVED)?;
+    programs::gcc(&at("moved.c"), &at("moved"), &["-O2"])?;
+    let mut symbols = tool("nm", &["--defined-only"])?;
+    symbols.arg(at("moved"));
+    let symbols = String::from_utf8(machine::finish(symbols)?.expect(0)?.stdout)?;
+    ensure!(symbols.contains(" work.cold"), "{symbols}");
+    let mut strip = tool("strip", &[])?;
+    strip.arg(at("moved"));
+    machine::finish(strip)?.expect(0)?;
+    let trace = at("moved.btrace");
+    machine
+        .trace("btrace", &trace, &[], &[at("moved")])?
+        .expect(0)?;
+    // The stacks from main on: main, work, last and rare, all as if the part were in its place.
+    let folded = report(machine, &["folded"], &trace)?;
+    let stacks = folded
+        .lines()
+        .filter_map(|line| line.split_once("__libc_start_call_main;moved+"));
+    let mut depths: Vec<usize> = stacks
+        .map(|(_, frames)| frames.split(';').count())
+        .collect();
+    depths.sort_unstable();
+    ensure!(depths == [1, 2, 3, 3], "{folded}");
+    Ok(())
+}
