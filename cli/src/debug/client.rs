@@ -7,6 +7,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use rustix::process::{
@@ -24,6 +26,10 @@ use crate::trace::{TraceDirectory, in_child};
 /// The names of files in the temporary directory.
 const SOCKET: &str = "gdb.socket";
 const SCRIPT: &str = "start.gdb";
+
+/// Time within which the process that serves gdb ends behind it, and how often that is checked.
+const GRACE: Duration = Duration::from_secs(5);
+const CHECK: Duration = Duration::from_millis(2);
 
 /// Commands that gdb executes first. `SOCKET` stands for the path of the socket, `ROOT` for the
 /// directory with the program's files, `DIRECTORY` for its working directory, and the line `# VIEW`
@@ -224,15 +230,14 @@ fn start_gdb(
     // The terminal's Ctrl-C is for gdb, which does not inherit that it is held here.
     let held = vbts_host::HeldSignals::hold();
     let ended = spawned.and_then(|mut child| child.wait());
-    // It ends with the connection. One to which gdb has not connected does not.
-    let _ = kill_process(server, Signal::TERM);
-    let served = waitpid(Some(server), WaitOptions::empty());
+    let grace = match ended {
+        Ok(_) => GRACE,
+        Err(_) => Duration::ZERO,
+    };
+    let served = end_server(server, grace);
     held.forget(Signal::INT.as_raw());
     drop(held);
-    let failed = match served {
-        Ok(Some((_, status))) => status.exit_status().filter(|status| *status != 0),
-        _ => None,
-    };
+    let failed = served.filter(|status| *status != 0);
     let ended = ended.with_context(|| format!("Cannot start {}", gdb.display()))?;
     let code = match (
         ended.code(),
@@ -245,6 +250,23 @@ fn start_gdb(
     Ok(failed
         .and_then(|code| u8::try_from(code).ok())
         .unwrap_or(code))
+}
+
+/// Waits for the process that serves gdb, which ends with the connection, and returns its exit
+/// status. One to which gdb has not connected does not end: after `grace` it is killed, and has no
+/// status.
+fn end_server(server: Pid, grace: Duration) -> Option<i32> {
+    let began = Instant::now();
+    while began.elapsed() < grace {
+        match waitpid(Some(server), WaitOptions::NOHANG) {
+            Ok(None) => sleep(CHECK),
+            Ok(Some((_, status))) => return status.exit_status(),
+            Err(_) => return None,
+        }
+    }
+    let _ = kill_process(server, Signal::TERM);
+    let _ = waitpid(Some(server), WaitOptions::empty());
+    None
 }
 
 #[cfg(test)]
