@@ -77,26 +77,24 @@ pub(super) fn open(recording: &Path) -> anyhow::Result<Option<SnapshotFiles>> {
         let _ = cache::note_use(old);
     }
     let unfinished = directory.join(format!("{name}.{}", std::process::id()));
+    let (ours, keepers) = UnixStream::pair()?;
+    let held = HeldSignals::hold();
+    // Before the file exists: a session that is killed at any time leaves none.
+    if fork()
+        .context("Cannot start a process for the snapshots")?
+        .is_none()
+    {
+        drop(ours);
+        keep(keepers, &unfinished, &path, &directory);
+        std::process::exit(0);
+    }
+    drop(held);
     let mut options = File::options();
     options.write(true).create_new(true).mode(0o600);
     let Ok(file) = options.open(&unfinished) else {
         return Ok(None);
     };
     survive_file_size_limit();
-    let (ours, keepers) = UnixStream::pair()?;
-    let held = HeldSignals::hold();
-    let started = fork();
-    if matches!(started, Ok(None)) {
-        drop(ours);
-        keep(keepers, &unfinished, &path, &directory);
-        std::process::exit(0);
-    }
-    drop(held);
-    if let Err(error) = started {
-        // There is no keeper to remove it.
-        let _ = fs::remove_file(&unfinished);
-        return Err(error).context("Cannot start a process for the snapshots");
-    }
     let new = Unfinished {
         file: BufWriter::new(file),
         keeper: OwnedFd::from(ours).into(),
