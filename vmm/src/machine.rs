@@ -5,9 +5,9 @@
 //! | `virtual_time` | retired instructions: one thread runs all processors in turn, and two runs are the same |
 //! | `host_time` | the host's clock, as always on KVM: one thread per processor; `idle` detects that all are halted |
 //!
-//! An `observer` is the host's side of a run, and `end` has the ways in which a run ends. `readings`
-//! is what the owner of a machine reads of it, and `changes`, `stop_points` and `history` are for
-//! debuggers.
+//! An `observer` is the host's side of a run, and `end` has the ways in which a run ends.
+//! `readings` is what the owner of a machine reads of it, and `changes`, `stop_points` and
+//! `history` are for debuggers.
 
 mod changes;
 mod end;

@@ -6,10 +6,10 @@
 //! - A **breakpoint** is compared at each look-up of a block, as a probe of a log is
 //!   ([`probes`](crate::processor::branch_log)). Blocks end in front of it. One that begins with it
 //!   is looked up at each jump, and its first instruction runs alone, in the interpreter.
-//! - A **watchpoint** keeps the TLB entries of its pages, for the accesses that it watches, from the
-//!   fast path of the interpreter and of native code alike. An access to the page that does not
-//!   touch the watched bytes goes on. One that does aborts its block, so that the instruction runs
-//!   alone and the processor stops at its end.
+//! - A **watchpoint** keeps the TLB entries of its pages, for the accesses that it watches, from
+//!   the fast path of the interpreter and of native code alike. An access to the page that does
+//!   not touch the watched bytes goes on. One that does aborts its block, so that the instruction
+//!   runs alone and the processor stops at its end.
 //!
 //! An access by a device, or by the kernel through another linear address, is not seen.
 
@@ -371,7 +371,8 @@ impl Cpu {
 
 impl ActiveStops {
     /// Returns whether accesses by an entry of the TLB for the page of `la` take the slow path. An
-    /// entry for writes also does if reads are watched: native code reads by it what it then writes.
+    /// entry for writes also does if reads are watched: native code reads by it what it then
+    /// writes.
     fn watches_page(&self, la: u64, access: Access) -> bool {
         let mut watchpoints = self.points.watchpoints.iter();
         watchpoints.any(|w| {

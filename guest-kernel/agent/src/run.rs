@@ -216,8 +216,8 @@ fn wait_for_events(
 }
 
 /// Gives this process a real-time priority: it preempts the program as soon as a mapping is
-/// reported, before code in it runs. A higher nice value would not do: the scheduler lets a task end
-/// its slice, in which a short program ends or executes another one.
+/// reported, before code in it runs. A lower nice value would not do: the scheduler lets a task
+/// end its slice, in which a short program ends or executes another one.
 fn urgent() {
     let parameter = libc::sched_param { sched_priority: 1 };
     // SAFETY: the kernel reads the parameter. If it fails, the reports come later.
