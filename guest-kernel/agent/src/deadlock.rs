@@ -79,7 +79,7 @@ fn waiting(pid: pid_t) -> Option<(Wait, u64)> {
 /// The kind of the wait that a line of `/proc/TID/syscall` shows.
 fn wait(line: &str) -> Option<Wait> {
     let mut words = line.split_ascii_whitespace();
-    let number: i64 = words.next()?.parse().ok()?;
+    let number: libc::c_long = words.next()?.parse().ok()?;
     let arguments: Vec<u64> = words
         .map_while(|word| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok())
         .collect();
