@@ -428,12 +428,17 @@ impl Recorder {
 /// Sends the mappings of a process if they have changed.
 pub fn send_maps(port: &mut Port, process: pid_t, maps: &mut Maps) -> Result<(), Failure> {
     match maps.changed() {
-        Some(text) => port.send(&ToHost::Maps {
-            process: process.unsigned_abs(),
-            text: &text,
-        }),
+        Some(text) => send_text(port, process, &text),
         None => Ok(()),
     }
+}
+
+/// Sends the text of the mappings of a process.
+pub fn send_text(port: &mut Port, process: pid_t, text: &[u8]) -> Result<(), Failure> {
+    port.send(&ToHost::Maps {
+        process: process.unsigned_abs(),
+        text,
+    })
 }
 
 /// `CLOCK_MONOTONIC` in ns.

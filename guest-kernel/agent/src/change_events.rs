@@ -59,7 +59,7 @@ struct Ring {
     memory: *mut u8,
 }
 
-/// What the events tell.
+/// Processes and tasks with events.
 #[derive(Debug, Default)]
 pub struct Changes {
     /// The processes that have mapped code.
@@ -90,7 +90,7 @@ impl ChangeEvents {
         }
     }
 
-    /// Whether they tell of mappings.
+    /// Returns whether a processor has events of mappings.
     pub fn have_mappings(&self) -> bool {
         !self.mappings.is_empty()
     }
@@ -100,7 +100,7 @@ impl ChangeEvents {
         self.mappings.iter().map(|ring| ring.file.as_fd())
     }
 
-    /// What has changed since the last call.
+    /// Takes the events since the last call.
     pub fn take(&mut self) -> Changes {
         let mut changes = Changes::default();
         for ring in self.mappings.iter_mut().chain(&mut self.names) {

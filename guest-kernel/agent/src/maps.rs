@@ -89,7 +89,7 @@ impl Maps {
         }
     }
 
-    /// Whether the host has them, or has had them.
+    /// Returns whether [`Self::changed`] has returned the text of this process.
     pub fn is_sent(&self) -> bool {
         self.sent
     }

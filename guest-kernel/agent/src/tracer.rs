@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use libc::{c_int, pid_t};
 use vbts_protocol::{self as protocol, ErrorKind, ExitStatus, Follow, ToHost, Trace};
 
-use crate::bts::{Recorder, Source, now, send_maps};
+use crate::bts::{Recorder, Source, now, send_maps, send_text};
 use crate::change_events::{ChangeEvents, Changes};
 use crate::code::CodeSender;
 use crate::crash;
@@ -182,10 +182,7 @@ impl Tracer {
             for pid in self.tasks.of_process(process) {
                 self.drain_running(port, pid)?;
             }
-            port.send(&ToHost::Maps {
-                process: process.unsigned_abs(),
-                text: &text,
-            })?;
+            send_text(port, process, &text)?;
         }
         Ok(())
     }
