@@ -39,7 +39,7 @@ fn clone(values: &[u64; 6], result: i64, memory: Option<&Memory<'_>>) -> Vec<Str
     let [flags, stack, parent, child, tls, _] = *values;
     let mut texts = vec![
         format!("child_stack={}", pointer(stack)),
-        format!("flags={}", flags::clone(flags, signal_name)),
+        format!("flags={}", flags::clone(flags)),
     ];
     if flags & (CLONE_PARENT_SETTID | CLONE_PIDFD) != 0 {
         let number = memory.and_then(|memory| memory.number(parent));
@@ -65,7 +65,7 @@ fn clone3(values: &[u64; 6], result: i64, memory: &Memory<'_>) -> Option<Vec<Str
     let word = |at: u64| memory.word(address.checked_add(at)?);
     let (flags, pidfd, child, parent) = (word(0)?, word(8)?, word(16)?, word(24)?);
     let (signal, stack, stack_size, tls) = (word(32)?, word(40)?, word(48)?, word(56)?);
-    let mut fields = vec![format!("flags={}", flags::clone(flags, signal_name))];
+    let mut fields = vec![format!("flags={}", flags::clone(flags))];
     if flags & CLONE_PIDFD != 0 {
         fields.push(format!("pidfd={}", pointer(pidfd)));
     }

@@ -1,5 +1,7 @@
 //! Names of flags and numbers in arguments of system calls.
 
+use vbts_host::exit::signal_name;
+
 /// Bytes of a string or a buffer that are shown, at most.
 pub(super) const SHOWN: usize = 32;
 
@@ -342,7 +344,7 @@ fn futex(value: u64) -> String {
     text
 }
 
-/// What `FUTEX_WAKE_OP` does with the second futex, and compares with it.
+/// The operation of `FUTEX_WAKE_OP` on the second futex, and its comparison.
 pub(super) fn wake_operation(value: u64) -> String {
     const SHIFT: u64 = 8;
     let operation = value >> 28 & 0xF;
@@ -376,11 +378,11 @@ fn open(value: u64) -> String {
 }
 
 /// The flags of `clone`, and the signal at the end of the child.
-pub(super) fn clone(value: u64, signal: impl FnOnce(i32) -> String) -> String {
+pub(super) fn clone(value: u64) -> String {
     let flags = joined(("", CLONE.1), value & !0xFF);
     let signal = match value & 0xFF {
         0 => String::new(),
-        number => signal(number as i32),
+        number => signal_name(number as i32),
     };
     match (flags.is_empty(), signal.is_empty()) {
         (true, true) => "0".into(),
@@ -411,7 +413,7 @@ mod tests {
             assert_eq!(text(kind, value).as_deref(), Some(expected));
         }
         assert_eq!(
-            clone(0x1200011, |_| "SIGCHLD".into()),
+            clone(0x1200011),
             "CLONE_CHILD_CLEARTID|CLONE_CHILD_SETTID|SIGCHLD"
         );
     }

@@ -29,7 +29,7 @@ pub(super) fn text(kind: &str, value: u64, count: u64, memory: &Memory<'_>) -> O
         }),
         "sockaddr" => address(value, count, memory),
         "poll" => list(value, POLLFD, count, |at| {
-            let (descriptor, events) = polled(at, memory)?;
+            let (descriptor, events, _) = polled(at, memory)?;
             Some(match descriptor {
                 ..0 => format!("{{fd={descriptor}}}"),
                 _ => format!("{{fd={descriptor}, events={}}}", flags::poll(events)),
@@ -53,20 +53,20 @@ pub(super) fn text(kind: &str, value: u64, count: u64, memory: &Memory<'_>) -> O
     }
 }
 
-/// The descriptor and the events of the `struct pollfd` at an address.
-fn polled(at: u64, memory: &Memory<'_>) -> Option<(i32, u64)> {
+/// The descriptor, the requested and the returned events of the `struct pollfd` at an address.
+fn polled(at: u64, memory: &Memory<'_>) -> Option<(i32, u64, u64)> {
     let word = memory.word(at)?;
-    Some((word as i32, word >> 32 & 0xFFFF))
+    Some((word as i32, word >> 32 & 0xFFFF, word >> 48))
 }
 
-/// What `poll` has found: the elements with events.
+/// The elements of a list of `poll` for which it has returned events.
 pub(super) fn poll_result(value: u64, count: u64, memory: &Memory<'_>) -> Option<String> {
     let mut texts = Vec::new();
     for n in 0..count.min(MAX_POLLED) {
-        let word = memory.word(value.checked_add(n * POLLFD)?)?;
-        if word >> 48 != 0 {
-            let events = flags::poll(word >> 48);
-            texts.push(format!("{{fd={}, revents={events}}}", word as i32));
+        let (descriptor, _, events) = polled(value.checked_add(n * POLLFD)?, memory)?;
+        if events != 0 {
+            let events = flags::poll(events);
+            texts.push(format!("{{fd={descriptor}, revents={events}}}"));
         }
     }
     Some(format!("[{}]", texts.join(", ")))

@@ -262,13 +262,13 @@ impl Call {
         texts.collect()
     }
 
-    /// Its name; empty if it is not in the table.
+    /// The name of the call; empty if it is not in the table.
     fn name(self) -> &'static str {
         let name = self.0.and_then(|row| row.split(' ').next());
         name.unwrap_or_default()
     }
 
-    /// What strace adds to a result in parentheses.
+    /// Text that strace adds to the result in parentheses.
     pub(super) fn remark(
         self,
         values: &[u64; MAX_ARGUMENTS],
