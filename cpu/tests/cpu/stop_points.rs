@@ -250,32 +250,9 @@ fn an_instruction_that_faults_and_is_repeated_is_hit_once() {
     assert_eq!(soft.cpu.rip, KERNEL + 18);
 }
 
-#[test]
-fn an_instruction_whose_page_is_not_there_yet_is_hit() {
-    let mut guest = Guest::kernel(|a| {
-        a.mov(rbx, DATA)?;
-        a.jmp(rbx)
-    });
-    let entry = guest.page_entry(DATA);
-    guest.assemble(DATA, |a| a.hlt());
-    guest.page(DATA, 0);
-    guest.gate(vector::PF, vbts_testkit::descriptor::Gate::to(0));
-    guest.assemble(crate::common::handler(vector::PF), |a| {
-        a.mov(rax, entry)?;
-        a.mov(qword_ptr(page_table_entry(DATA)), rax)?;
-        a.invlpg(qword_ptr(rbx))?;
-        a.add(rsp, 8)?;
-        a.iretq()
-    });
-    let mut soft = guest.second_processor();
-    soft.set_stop_points(breakpoint(DATA));
-    let hits: Vec<u64> = stops(&mut soft).iter().map(|stop| stop.1).collect();
-    assert_eq!(hits, [DATA]);
-}
-
-/// Where a debugger has a function return to that it calls, which may be on the stack.
-#[test]
-fn a_breakpoint_in_a_page_that_is_not_executable_is_hit_before_the_fault() {
+/// A guest that jumps to a HLT at DATA, and enters the page there again after a page fault.
+/// Returns the entry of its page table, too.
+fn jumps_to_data() -> (Guest, u64) {
     let mut guest = Guest::kernel(|a| {
         a.mov(rbx, DATA)?; // +0
         a.jmp(rbx) // +10
@@ -290,6 +267,23 @@ fn a_breakpoint_in_a_page_that_is_not_executable_is_hit_before_the_fault() {
         a.add(rsp, 8)?;
         a.iretq()
     });
+    (guest, entry)
+}
+
+#[test]
+fn an_instruction_whose_page_is_not_there_yet_is_hit() {
+    let (mut guest, _) = jumps_to_data();
+    guest.page(DATA, 0);
+    let mut soft = guest.second_processor();
+    soft.set_stop_points(breakpoint(DATA));
+    let hits: Vec<u64> = stops(&mut soft).iter().map(|stop| stop.1).collect();
+    assert_eq!(hits, [DATA]);
+}
+
+/// A debugger has a function that it calls return to such a breakpoint, on the stack.
+#[test]
+fn a_breakpoint_in_a_page_that_is_not_executable_is_hit_before_the_fault() {
+    let (mut guest, entry) = jumps_to_data();
     for mut soft in [guest.second_processor(), native(&guest, false, 1 << 20)] {
         guest.page(DATA, entry | NX);
         soft.set_stop_points(breakpoint(DATA));
