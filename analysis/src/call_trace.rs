@@ -157,7 +157,7 @@ impl Watch for CallTrace {
     }
 }
 
-/// How lines name each task: by its thread ID, and by its name if some task has one of its own.
+/// The texts for the tasks in lines: thread IDs, with names if a task has one of its own.
 fn task_names(tasks: &[(u64, TaskCount)], names: &Names) -> HashMap<u32, String> {
     let has_names = tasks.iter().any(|(_, task)| task.thread_name.is_some());
     let name = |task: &TaskCount| match has_names {

@@ -21,7 +21,7 @@ const INIT_AND_FINI: [&str; 2] = [".init", ".fini"];
 pub(super) struct Unnamed {
     /// The addresses of its code.
     pub(super) addresses: Range<u64>,
-    /// It is a part of a function that a compiler has moved away.
+    /// A compiler has moved the code away from a function, of which it is a part.
     pub(super) is_part: bool,
 }
 

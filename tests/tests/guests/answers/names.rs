@@ -129,8 +129,8 @@ const MOVED: &str = r#"
     int main(void) { return work(1) > 100; }
 "#;
 
-/// A part of a function that the compiler has moved away has a row of its own in the unwind table.
-/// It is no function, also if the program has no symbols.
+/// A part of a function that the compiler has moved away has an entry of its own in the unwind
+/// table. Stacks of a program without symbols do not have it as a function.
 pub(super) fn moved_part_of_a_stripped_program(machine: &Machine) -> Result<()> {
     let directory = tempfile::tempdir()?;
     let at = |name: &str| directory.path().join(name);
