@@ -14,8 +14,13 @@ use super::{Loaded, Names, Out};
 
 /// Maximum number of lines that are kept: 128 MiB.
 const MAX_LINES: usize = 1 << 22;
-/// Indentation in columns for each call, and at most.
-const INDENT: (usize, usize) = (2, 120);
+/// Indentation in columns for each call.
+const INDENT: usize = 2;
+/// The indentation at most.
+const SPACES: &str = match str::from_utf8(&[b' '; 120]) {
+    Ok(spaces) => spaces,
+    Err(_) => "",
+};
 
 /// Content of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -126,6 +131,7 @@ impl CallTrace {
 impl Watch for CallTrace {
     const SEES: Sees = Sees::Calls;
 
+    #[inline]
     fn record(&mut self, seen: &Seen<'_>) {
         let (id, clock) = (seen.count.id, seen.count.instructions);
         let raw_frames = self.raw_frames;
@@ -226,36 +232,22 @@ pub fn call_trace(
         if line.depth == outer && matches!(line.kind, Kind::Close(_) | Kind::Unfinished(_)) {
             within.remove(&line.task);
         }
-        let indent = (INDENT.0 * (line.depth - outer) as usize).min(INDENT.1);
+        let indent = INDENT * (line.depth - outer) as usize;
+        let indent = SPACES.get(..indent).unwrap_or(SPACES);
         let (name, inlined) = (name(line.node), inlined(line.node));
         let task = tasks.get(&line.task).map_or("", String::as_str);
         match line.kind {
-            Kind::Open => {
-                writeln!(
-                    out,
-                    "{:>14} {task:>width$}  {:indent$}{name}() {{{inlined}",
-                    "", ""
-                )?;
+            Kind::Open => write!(out, "{:>14}", "")?,
+            Kind::Leaf(count) | Kind::Close(count) | Kind::Unfinished(count) => {
+                write!(out, "{count:>14}")?;
             }
-            Kind::Leaf(count) => {
-                writeln!(
-                    out,
-                    "{count:>14} {task:>width$}  {:indent$}{name}();{inlined}",
-                    ""
-                )?;
-            }
-            Kind::Close(count) => {
-                writeln!(
-                    out,
-                    "{count:>14} {task:>width$}  {:indent$}}} /* {name} */",
-                    ""
-                )?;
-            }
-            Kind::Unfinished(count) => writeln!(
-                out,
-                "{count:>14} {task:>width$}  {:indent$}}} /* {name}: has not returned */",
-                ""
-            )?,
+        }
+        write!(out, " {task:>width$}  {indent}")?;
+        match line.kind {
+            Kind::Open => writeln!(out, "{name}() {{{inlined}")?,
+            Kind::Leaf(_) => writeln!(out, "{name}();{inlined}")?,
+            Kind::Close(_) => writeln!(out, "}} /* {name} */")?,
+            Kind::Unfinished(_) => writeln!(out, "}} /* {name}: has not returned */")?,
         }
     }
     if lines.cut {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 
 use serde_json::json;
-use vbts_trace::profile::modules::Modules;
+use vbts_trace::profile::modules::{Modules, is_kernel};
 use vbts_trace::profile::tree::{Label, NodeId};
 use vbts_trace::profile::{Ended, Seen, Sees, Watch};
 
@@ -53,13 +53,15 @@ impl Calls {
 /// Keeps the calls of the kernel's functions.
 #[derive(Debug, Default)]
 pub struct SystemCalls {
-    open: OpenCalls<OpenCall>,
+    /// `None` for calls of other functions.
+    open: OpenCalls<Option<OpenCall>>,
     /// By the node of the call tree.
     nodes: HashMap<NodeId, Calls>,
 }
 
 impl SystemCalls {
-    fn end(nodes: &mut HashMap<NodeId, Calls>, node: NodeId, call: OpenCall, clock: u64) {
+    fn end(nodes: &mut HashMap<NodeId, Calls>, node: NodeId, call: Option<OpenCall>, clock: u64) {
+        let Some(call) = call else { return };
         let instructions = clock.saturating_sub(call.start);
         nodes.entry(node).or_default().add(Calls {
             count: 1,
@@ -73,16 +75,24 @@ impl SystemCalls {
 impl Watch for SystemCalls {
     const SEES: Sees = Sees::Calls;
 
+    #[inline]
     fn record(&mut self, seen: &Seen<'_>) {
+        // Branches inside the program neither begin nor end calls of the kernel.
+        if !is_kernel(seen.from) && !is_kernel(seen.to) {
+            return;
+        }
         let (clock, record) = (seen.count.instructions, seen.record);
         self.open.follow(
             seen.task,
             seen.stack.frames(),
             &mut self.nodes,
             |nodes, node, call| Self::end(nodes, node, call, clock),
-            |_, _, _| OpenCall {
-                start: clock,
-                record,
+            |_, frame, _| {
+                let module = seen.functions.get(frame.function).start.module;
+                (module == Modules::KERNEL).then_some(OpenCall {
+                    start: clock,
+                    record,
+                })
             },
         );
     }
