@@ -26,6 +26,8 @@ use super::{Loaded, Names, Out, find_module};
 const MAX_SAMPLES: usize = 1 << 19;
 /// Instructions of a part of time, in the beginning and at most.
 const WIDTHS: (u64, u64) = (1 << 10, 1 << 40);
+/// Number of samples that are found without sorting, a power of two.
+const RECENT: usize = 1 << 14;
 /// Maximum number of threads.
 const MAX_THREADS: usize = 1 << 14;
 /// Maximum number of different stacks of all threads together.
@@ -72,6 +74,8 @@ pub struct Samples {
     /// The thread of the last record.
     last: ((u64, u32), u32),
     list: Vec<Sample>,
+    /// Where samples were added to [`Self::list`], by [`slot`].
+    recent: Vec<u32>,
     /// Instructions of a part of time.
     width: u64,
     /// Instructions that there was no memory for.
@@ -85,10 +89,16 @@ impl Default for Samples {
             numbers: HashMap::new(),
             last: ((u64::MAX, 0), 0),
             list: Vec::new(),
+            recent: vec![0; RECENT],
             width: WIDTHS.0,
             left_out: 0,
         }
     }
+}
+
+/// The place in [`Samples::recent`] of a thread's samples in a node.
+fn slot(thread: u32, node: NodeId) -> usize {
+    (node ^ thread.wrapping_mul(0x9E37_79B9)) as usize & (RECENT - 1)
 }
 
 impl Samples {
@@ -133,13 +143,26 @@ impl Samples {
         if self.list.len() >= 2 * MAX_SAMPLES {
             self.merge();
         }
+        let part = start / self.width;
+        // A function that is called often has many samples in the same part of time.
+        let slot = slot(number, node);
+        let recent = self.recent.get(slot).copied().unwrap_or_default();
+        if let Some(sample) = self.list.get_mut(recent as usize)
+            && (sample.thread, sample.part, sample.node) == (number, part, node)
+        {
+            sample.instructions = sample.instructions.saturating_add(instructions);
+            return;
+        }
         if self.list.len() >= 2 * MAX_SAMPLES {
             self.left_out = self.left_out.saturating_add(instructions);
             return;
         }
+        if let Some(recent) = self.recent.get_mut(slot) {
+            *recent = self.list.len() as u32;
+        }
         self.list.push(Sample {
             thread: number,
-            part: start / self.width,
+            part,
             node,
             instructions,
         });
