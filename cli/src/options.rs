@@ -136,6 +136,11 @@ pub(crate) fn is_btrace(path: &Path) -> bool {
         .is_some_and(|extension| extension == "btrace")
 }
 
+/// Whether an option's output is standard output.
+pub(crate) fn is_stdout(path: &Path) -> bool {
+    path == "-"
+}
+
 /// The parser of an option that has one of these values, each with its name and its help.
 pub(crate) fn one_of<T: Clone + Send + Sync + 'static>(
     values: Vec<(T, &'static str, &'static str)>,

@@ -19,6 +19,7 @@ use vbts_vmm::inputs::{Exclusions, Inputs};
 use vbts_vmm::launch::{KernelFiles, start_date};
 use vbts_vmm::machine::Machine;
 
+use crate::options::is_stdout;
 use crate::referred_kernel;
 use crate::run_facts::{WRITER, command};
 
@@ -155,11 +156,16 @@ impl ServedFiles<'_> {
 }
 
 impl NewRecording {
-    /// Checks that the file replaces no other one, before the guest is prepared.
+    /// Checks that there is a file, and that it replaces no other one, before the guest is
+    /// prepared.
     ///
     /// # Errors
-    /// It does.
+    /// There is none, or it does.
     pub(crate) fn check(&self) -> Result<(), Failure> {
+        if is_stdout(&self.path) {
+            let message = "--output -: a recording is a file, and cannot go to standard output";
+            return Err(anyhow!(message).into());
+        }
         match self.path.symlink_metadata() {
             Ok(_) if !self.force => Err(self.exists().into()),
             _ => Ok(()),

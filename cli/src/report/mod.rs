@@ -45,7 +45,7 @@ use vbts_trace::Reader;
 
 use super::file_uses::FileUses;
 use super::filters::FilterArgs;
-use super::options::{self, default_of, seconds, values};
+use super::options::{self, default_of, is_stdout, seconds, values};
 use kinds::Opt;
 pub(crate) use kinds::{Kind, kind, named};
 pub(crate) use request::{ReportParser, ReportRequest};
@@ -196,7 +196,8 @@ pub(crate) fn main(args: &ReportArgs) -> Result<u8, Failure> {
     if let Some(map) = &args.system_map {
         uses.reads("--system-map", map);
     }
-    if let Some(output) = &args.output {
+    let output = args.output.as_deref().filter(|path| !is_stdout(path));
+    if let Some(output) = output {
         uses.writes("--output", output);
     }
     uses.check()?;
@@ -207,7 +208,7 @@ pub(crate) fn main(args: &ReportArgs) -> Result<u8, Failure> {
             return Ok(status);
         }
     }
-    process::run(args.output.as_deref(), args.timeout, |output| {
+    process::run(output, args.timeout, |output| {
         (args.what.make)(args, output)?;
         Ok(0)
     })

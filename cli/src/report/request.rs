@@ -38,7 +38,7 @@ impl ReportRequest {
         self.0.other.is_some()
     }
 
-    /// The file that it is written to.
+    /// The file that it is written to, or `-`.
     pub(crate) fn output(&self) -> Option<&Path> {
         self.0.output.as_deref()
     }

@@ -11,6 +11,7 @@ use vbts_analysis::Stat;
 use vbts_host::exit::{Failure, say};
 use vbts_host::output::{Output, OutputError};
 
+use crate::options::is_stdout;
 use crate::report::{self, ReportArgs};
 use crate::trace::{Reported, TraceDirectory, trace_and_report};
 
@@ -85,6 +86,7 @@ fn write(args: &StatArgs, stat: &Stat, before: Option<&Stat>) -> Result<(), Fail
     let output = match &args.output {
         // The program's output is on standard output.
         None => Output::stderr(),
+        Some(path) if is_stdout(path) => Output::stdout(),
         Some(path) => Output::create(path),
     };
     output

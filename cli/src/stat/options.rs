@@ -8,7 +8,7 @@ use clap::Args;
 use vbts_capture::TraceConfig;
 use vbts_protocol::{Follow, Scope};
 
-use crate::options::{EXIT_STATUS, MachineArgs, named};
+use crate::options::{EXIT_STATUS, MachineArgs, is_stdout, named};
 
 /// Arguments of `vbts stat`.
 #[derive(Debug, Args)]
@@ -73,13 +73,14 @@ impl FromStr for Percent {
 impl StatArgs {
     /// The configuration of the trace that is counted.
     pub(crate) fn config(&self) -> TraceConfig {
+        let written = self.output.iter().filter(|path| !is_stdout(path));
         TraceConfig {
             machine: self.machine.config_of_trace(),
             kernel: self.kernel.clone(),
             scope: self.scope,
             follow: self.follow,
             quiet: true,
-            report_outputs: self.output.iter().cloned().collect(),
+            report_outputs: written.cloned().collect(),
             ..TraceConfig::new(&self.program)
         }
     }

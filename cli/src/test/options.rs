@@ -1,12 +1,12 @@
 //! The options of `vbts test`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 
 use super::config::{MergeConfig, ReportConfig, TestConfig};
-use crate::options::{self, MachineArgs, named, values};
+use crate::options::{self, MachineArgs, is_stdout, named, values};
 use vbts_guest_files::Api;
 use vbts_suite::kcidb::BuildId;
 use vbts_suite::kernel_tree::Purpose;
@@ -189,7 +189,7 @@ impl TestArgs {
     fn report(&self) -> ReportConfig {
         ReportConfig {
             format: self.report,
-            file: self.output.clone().filter(|path| path != Path::new("-")),
+            file: self.output.clone().filter(|path| !is_stdout(path)),
             build: self.kcidb_build.clone(),
         }
     }

@@ -10,7 +10,7 @@ use vbts_protocol::{Follow, Scope};
 
 use super::date;
 use crate::filters::FilterArgs;
-use crate::options::{EXIT_STATUS, MachineArgs, is_btrace, named, one_of, values};
+use crate::options::{EXIT_STATUS, MachineArgs, is_btrace, is_stdout, named, one_of, values};
 use crate::report::{ReportParser, ReportRequest};
 use vbts_capture::config::DEFAULT_BUFFER;
 use vbts_capture::output::TraceTo;
@@ -173,7 +173,7 @@ impl TraceArgs {
     fn output(&self) -> TraceTo {
         match self.output.as_deref() {
             None => TraceTo::Stdout,
-            Some(path) if path == "-" => TraceTo::Stdout,
+            Some(path) if is_stdout(path) => TraceTo::Stdout,
             Some(path) if path.as_os_str().as_bytes().ends_with(b"/") || path.is_dir() => {
                 TraceTo::Directory(path.into())
             }

@@ -14,7 +14,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 
 use super::{TraceArgs, run};
-use crate::options::is_btrace;
+use crate::options::{is_btrace, is_stdout};
 use crate::report::{self, ReportArgs, ReportRequest};
 use vbts_capture::output::TraceTo;
 use vbts_capture::{TraceConfig, TraceFormat};
@@ -86,7 +86,8 @@ pub(super) fn main(args: &TraceArgs) -> Result<u8, Failure> {
         .report
         .iter()
         .filter_map(ReportRequest::output)
-        .chain(output);
+        .chain(output)
+        .filter(|path| !is_stdout(path));
     let config = TraceConfig {
         report_outputs: outputs.map(PathBuf::from).collect(),
         ..args.config()

@@ -19,6 +19,7 @@ fn trials(module: &str) -> Vec<Trial> {
             ("json_and_raw_tell_the_same", formats_agree),
             ("text_is_symbolised", text),
             ("raw_to_standard_output_is_nothing_else", raw_to_stdout),
+            ("a_minus_is_standard_output", minus),
             ("sched_events_alternate", sched),
             ("output_streams_are_kept_apart", streams),
             ("input_is_forwarded", input),
@@ -140,6 +141,29 @@ fn raw_to_stdout(machine: &Machine) -> Result<()> {
         "the program's output is gone: {}",
         run.stderr
     );
+    Ok(())
+}
+
+fn minus(machine: &Machine) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let in_directory = |words: &[&str]| {
+        let mut command = machine.command(words);
+        command.current_dir(&directory).stdin(Stdio::null());
+        machine::finish(command)
+    };
+    in_directory(&["trace", "-o", "x.btrace", "--", "/bin/true"])?.expect(0)?;
+    for words in [
+        &["report", "stat", "-o", "-", "x.btrace"][..],
+        &["trace", "--report", "stat", "-o", "-", "--", "/bin/true"],
+        &["stat", "-o", "-", "--", "/bin/true"],
+    ] {
+        let run = in_directory(words)?.expect(0)?;
+        let text = String::from_utf8_lossy(&run.stdout);
+        ensure!(text.contains("instructions"), "{words:?}: {text}");
+    }
+    let run = in_directory(&["record", "-o", "-", "--", "/bin/true"])?.expect(125)?;
+    ensure!(run.stderr.contains("standard output"), "{}", run.stderr);
+    ensure!(!directory.path().join("-").exists(), "there is a file -");
     Ok(())
 }
 
