@@ -219,6 +219,8 @@ values! {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::path::Path;
+
     use super::*;
     use clap::Parser;
 
