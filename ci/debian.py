@@ -15,6 +15,16 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TARGET = os.environ.get("CARGO_TARGET_DIR") or os.path.join(ROOT, "target")
 FAILED = 125
+# The packages of Debian 13's Python.
+PYTHON = "python3.13"
+OF_PYTHON = [
+    f"{PYTHON}-minimal",
+    f"lib{PYTHON}-minimal",
+    f"lib{PYTHON}-stdlib",
+    "libc6",
+    "libexpat1",
+    "zlib1g",
+]
 # The exit status of a suite that cannot run on this machine, as in common.sh.
 SKIPPED = 77
 
@@ -128,6 +138,25 @@ def source(package, directory, release=None):
         sh("dpkg-source", "--no-check", "--extract", description, tree + ".new", cwd=directory)
         os.rename(tree + ".new", tree)
     return tree
+
+
+def python_root():
+    """Returns a root with Python 3.13 of Debian 13, which it makes if there is none."""
+    directory = os.path.join(TARGET, "python-frames")
+    made = os.path.join(directory, "root")
+    if os.path.exists(os.path.join(made, "tmp")):
+        return made
+    os.makedirs(directory, exist_ok=True)
+    options = own_apt("deb", directory, release="trixie")
+    for package in OF_PYTHON:
+        unpack(package, directory, options, "root")
+    for name in ("lib", "lib64"):
+        link = os.path.join(made, name)
+        if not os.path.lexists(link):
+            os.symlink(f"usr/{name}", link)
+    for name in ("dev", "proc", "sys", "tmp"):
+        os.makedirs(os.path.join(made, name), exist_ok=True)
+    return made
 
 
 def processor():

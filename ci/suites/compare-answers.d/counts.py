@@ -138,11 +138,31 @@ def by_place(counts):
 
 def address(path, name, file):
     """Returns the address of a function in its file, or its name if no symbol has that."""
-    # One without a symbol: of callgrind, or ours.
-    offset = re.match(rf"(?:{re.escape(file)}\+)?0x([0-9a-f]+)$", name)
-    if offset:
-        return int(offset[1], 16)
-    return symbols(path).get(name, name)
+    # One without a symbol: callgrind has its address, we its offset in the file.
+    found = re.match(rf"({re.escape(file)}\+)?0x([0-9a-f]+)$", name)
+    if not found:
+        return symbols(path).get(name, name)
+    at = int(found[2], 16)
+    return address_of_offset(path, at) if found[1] else at
+
+
+def address_of_offset(path, offset):
+    """Returns the address of an offset in a file."""
+    for start, at, size in segments(path):
+        if start <= offset < start + size:
+            return at + offset - start
+    return offset
+
+
+@functools.cache
+def segments(path):
+    """Returns offset, address and size of each part of a file that is loaded."""
+    if not os.path.isfile(path):
+        return []
+    command = ["readelf", "--program-headers", "--wide", path]
+    text = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    rows = re.findall(r"^ +LOAD +(\w+) (\w+) \w+ (\w+)", text, re.MULTILINE)
+    return [tuple(int(number, 16) for number in row) for row in rows]
 
 
 @functools.cache

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Compares the counts of source lines with those of gcov."""
+"""Compares the counts of source lines with those of gcov, llvm-cov and `go test -cover`."""
 
 import collections
 import json
@@ -7,6 +7,13 @@ import os
 import re
 
 from result import Result
+
+NO_CODE = "e"
+# Lines that are not executed if an exception or a panic leaves their block.
+LEFT = {
+    "kinds.cpp": ["return 0;", "}", "} catch (const std::exception &) {"],
+    "kinds.go": ["return 0"],
+}
 
 
 def of_gcov(text, source):
@@ -26,23 +33,57 @@ def of_lcov(text):
     return {int(line): int(count) for line, count in rows}
 
 
-def compare(theirs, ours, source):
+def compare(theirs, ours, source, tool):
+    """Compares the counts of the lines that `tool` has. Returns a Result."""
     with open(source, encoding="utf-8") as file:
-        text = ["", *(line.strip() for line in file)]
+        text = ["", *(line.strip() for line in file), ""]
+    left = LEFT.get(os.path.basename(source), [])
     equal = 0
     different, explained = [], collections.Counter()
     for line, count in sorted(theirs.items()):
-        if ours.get(line) == count:
+        our_count = ours.get(line)
+        if our_count == count:
             equal += 1
-        elif line not in ours and has_no_code(text[line]):
-            explained["e"] += 1
-        elif text[line] == "}" and ours.get(line, 0) > count:
-            # Each destructor that is called there begins the line again.
-            explained["f"] += 1
+        elif letter := reason(text, line, our_count, count, left, tool):
+            explained[letter] += 1
         else:
-            different.append(f"line {line}: {ours.get(line)}; gcov: {count}: {text[line]}")
+            different.append(f"line {line}: {our_count}; {tool}: {count}: {text[line]}")
     return Result(f"{equal} lines", different, explained)
 
 
-def has_no_code(text):
-    return text.endswith(")") or text.startswith("case ") or text == "default:"
+def reason(text, line, ours, theirs, left, tool):
+    """Returns the letter of why the counts of a line differ, or None."""
+    if ours is None:
+        return NO_CODE if has_no_code(text[line], tool) else None
+    by_tool = {
+        "gcov": [
+            # Each destructor that is called there begins the line again.
+            ("f", text[line] == "}" and ours > theirs),
+            ("l", is_in_a_do_loop(text, line) and 0 < ours < theirs),
+        ],
+        "llvm-cov": [
+            # A closure of Rust.
+            ("h", "|" in text[line] and ours > theirs),
+            ("i", text[line] in left and ours < theirs),
+            ("n", text[line] == "} else {" or text[line] == "}" and ours > theirs),
+        ],
+        "go test": [
+            ("g", text[line].startswith("for ") and ours > 0),
+            ("h", re.match(r"(go|defer) ", text[line]) and ours > theirs),
+            ("i", text[line] in left and ours < theirs),
+        ],
+    }
+    return next((letter for letter, applies in by_tool[tool] if applies), None)
+
+
+def has_no_code(text, tool):
+    """Returns whether a line that the tool counts needs no instruction."""
+    if tool == "gcov":
+        return text.endswith(")") or text.startswith("case ") or text == "default:"
+    # The end of a block, its head, or a variable without a value.
+    return not re.search(r"[=(]", text)
+
+
+def is_in_a_do_loop(text, line):
+    """Returns whether a line is the first or the last one in a loop of Fortran."""
+    return text[line - 1].startswith("do ") or text[line + 1] == "end do"

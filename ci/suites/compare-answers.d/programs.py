@@ -4,9 +4,10 @@
 import dataclasses
 
 # Debian's packages of the tools and programs.
-PACKAGES = """binutils bzip2 file findutils gcc gdb git grep g++ gzip jq make
-    mawk openssl perl sed sqlite3 tar uftrace valgrind xz-utils zstd""".split()
-COMPILERS = {"C": "gcc", "C++": "g++", "Rust": "rustc"}
+PACKAGES = """binutils bzip2 clang file findutils gcc gdb gfortran git golang-go grep g++ gzip jq
+    libclang-rt-dev llvm make mawk openssl perl sed sqlite3 tar uftrace valgrind xz-utils
+    zstd""".split()
+COMPILERS = {"C": "gcc", "C++": "g++", "Rust": "rustc", "Go": "go", "Fortran": "gfortran"}
 
 
 @dataclasses.dataclass
@@ -19,6 +20,8 @@ class Program:
     command: list[str]
     # A function, and the number of the call at which stacks are compared.
     stack: tuple[str, int] | None = None
+    # Its name in the symbol table, if that is another one.
+    symbol: str | None = None
     # The file in tests/programs, and flags of the compiler.
     source: str | None = None
     flags: list[str] = dataclasses.field(default_factory=list)
@@ -28,9 +31,10 @@ def installed(name, *arguments, stack=None, language="C"):
     return Program(name, language, [name, *arguments], stack)
 
 
-def compiled(source, language, *arguments, stack=None, flags=()):
+def compiled(source, language, *arguments, stack=None, symbol=None, flags=()):
     name = source.replace(".", "-")
-    return Program(name, language, [f"./{name}", *arguments], stack, source, list(flags))
+    command = [f"./{name}", *arguments]
+    return Program(name, language, command, stack, symbol, source, list(flags))
 
 
 SQL = "create table t(a,b); insert into t values(3,4),(1,2); select * from t order by a;"
@@ -67,4 +71,16 @@ PROGRAMS = [
     compiled("words.cpp", "C++", stack=("__cxa_atexit", 1)),
     compiled("kinds.cpp", "C++"),
     compiled("words.rs", "Rust"),
+    compiled("kinds.rs", "Rust", flags=["--edition=2021"]),
+    compiled("words.go", "Go", stack=("main.count", 50)),
+    compiled("kinds.go", "Go", stack=("main.refuseOdd", 6)),
+    compiled(
+        "words.f90",
+        "Fortran",
+        stack=("count_word", 50),
+        symbol="count_word.0.isra.0",
+        flags=["-fno-inline", "-fno-ipa-cp"],
+    ),
+    compiled("words.py", "Python"),
+    compiled("kinds.py", "Python"),
 ]

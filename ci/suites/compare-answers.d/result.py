@@ -10,8 +10,16 @@ REASONS = {
     "b": "a string function depends on the addresses of its buffers",
     "c": "valgrind does not know where a function without a symbol begins",
     "d": "the environment, /proc and addresses of mappings differ",
-    "e": "no instruction has the line: the head of a function, or a label",
+    "e": "no instruction has the line: the head of a function, a label, the end of a block",
     "f": "the end of a block is executed once for each destructor",
+    "g": "Go's tool counts a loop, and not how often its head is executed",
+    "h": "a closure, or what the compiler makes of a go statement, has the line, too",
+    "i": "an exception or a panic has left the block, which the tool counts as a whole",
+    "j": "sys.setprofile does not see that a generator is made",
+    "k": "CPython executes __init__ without its trampoline when it has specialised the call",
+    "l": "gcov counts the last test of a loop of Fortran at a line in it",
+    "m": "goroutines take turns by the time, and a pool has as many objects as wait",
+    "n": "several branches lead to the line, of which llvm-cov counts one",
 }
 
 

@@ -12,8 +12,14 @@ GDB = [
     "set print frame-arguments none",
     "set width 0",
 ]
-# Functions of the C library below `main`, whose number depends on its debugging information.
-BELOW_MAIN = re.compile(r"^(__libc_start|_start$|_dl_start_user$)")
+# Functions of the C library below `main`, whose number depends on its debugging information, and
+# where a goroutine returns to, which has not called it.
+BELOW_MAIN = re.compile(r"^(__libc_start|_start$|_dl_start_user$|runtime\.goexit$)")
+MAIN_OF_FORTRAN = "MAIN__"
+MAIN = ("main", "main.main", MAIN_OF_FORTRAN)
+OF_FORTRAN = "words::"
+# What GCC adds to the name of a function that it has changed.
+OF_GCC = re.compile(r"(\.(\d+|constprop|isra|part))+$")
 UNKNOWN = "??"
 
 
@@ -65,6 +71,9 @@ def compare(theirs, ours):
     theirs, ours = down_to_main(theirs), down_to_main(ours)
     pairs = zip(theirs, ours)
     named = sum(name != UNKNOWN for name in theirs)
+    if ours and ours[-1] == MAIN_OF_FORTRAN:
+        # gdb has the name that the program has in its source.
+        ours[-1] = theirs[-1]
     if len(theirs) == len(ours) and all(is_same(*pair) for pair in pairs) and theirs:
         return Result(f"{len(theirs)} frames, {named} named")
     return Result("another stack", [f"ours {ours}; gdb: {theirs}"])
@@ -74,16 +83,20 @@ def down_to_main(frames):
     for at, frame in enumerate(frames):
         if BELOW_MAIN.match(frame):
             return frames[:at]
-        if frame == "main":
+        if frame in MAIN:
             return frames[: at + 1]
     return frames
 
 
 def is_same(theirs, ours):
     """Returns whether names are of one function: gdb may not know it, or know another name."""
-    return theirs == UNKNOWN or core(theirs) == core(ours)
+    names = core(theirs), core(ours)
+    # gdb names the program of Fortran that contains the function.
+    return theirs == UNKNOWN or names[0] in (names[1], f"{OF_FORTRAN}{names[1]}")
 
 
 def core(name):
-    """Returns a name of the C library without the parts that its aliases differ in."""
-    return re.sub(r"^_*(GI_+)?|(64|_impl)$", "", name)
+    """Returns a name without what GCC adds to it, and one of the C library without the parts that
+    its aliases differ in.
+    """
+    return re.sub(r"^_*(GI_+)?|(64|_impl)$", "", OF_GCC.sub("", name))
