@@ -99,6 +99,14 @@ fn trials(module: &str) -> Vec<Trial> {
                 names::moved_part_of_a_stripped_program,
             ),
             (
+                "tail_call_of_a_moved_part",
+                names::tail_call_of_a_moved_part,
+            ),
+            (
+                "positions_in_a_stripped_program",
+                names::positions_in_a_stripped_program,
+            ),
+            (
                 "the_end_of_a_stripped_program",
                 names::end_of_a_stripped_program,
             ),

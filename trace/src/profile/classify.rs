@@ -198,7 +198,8 @@ impl<F: Files, W: Watch> Profile<F, W> {
         }
         let known = self.functions.get(function);
         let is_entry = known.start == target;
-        let moved = [known.kind, from_kind].contains(&SymbolKind::Part);
+        // The part of a function that a compiler has moved away can end with a tail call, too.
+        let moved = known.kind == SymbolKind::Part || from_kind == SymbolKind::Part && !is_entry;
         let effect = match (&line, kind) {
             (Err(_), _) if crosses && is_kernel(to) => Effect::Enter,
             (Err(_), _) if crosses => Effect::Leave,

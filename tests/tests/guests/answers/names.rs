@@ -7,7 +7,7 @@ use serde_json::Value;
 use vbts_tests::machine::{self, Machine};
 use vbts_tests::programs;
 
-use super::{FUNCTIONS, report, tool, traced};
+use super::{FUNCTIONS, functions, report, tool, traced};
 
 /// Names in a file can be anything. In a document they stay text.
 pub(super) fn hostile_names(machine: &Machine) -> Result<()> {
@@ -157,5 +157,89 @@ pub(super) fn moved_part_of_a_stripped_program(machine: &Machine) -> Result<()> 
         .collect();
     depths.sort_unstable();
     ensure!(depths == [1, 2, 3, 3], "{folded}");
+    Ok(())
+}
+
+/// GCC moves the second call of `last` away, with the end of `turn`.
+const TURNED: &str = r#"
+    __attribute__((noipa, cold)) void rare(int *sum) { *sum += 2; }
+    __attribute__((noipa)) int last(int n) { return n * 3; }
+    int global;
+    __attribute__((noipa)) int turn(int n)
+    {
+        int sum = last(n) + n;
+        if (__builtin_expect(n == 3, 0)) {
+            rare(&global);
+            return last(sum);
+        }
+        return sum;
+    }
+    int main(void) { return turn(3) > 100; }
+"#;
+
+/// A part of a function that the compiler has moved away can end with a tail call.
+pub(super) fn tail_call_of_a_moved_part(machine: &Machine) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let at = |name: &str| directory.path().join(name);
+    std::fs::write(at("turned.c"), TURNED)?;
+    programs::gcc(&at("turned.c"), &at("turned"), &["-O2"])?;
+    let mut symbols = tool("nm", &["--defined-only"])?;
+    symbols.arg(at("turned"));
+    let symbols = String::from_utf8(machine::finish(symbols)?.expect(0)?.stdout)?;
+    ensure!(symbols.contains(" turn.cold"), "{symbols}");
+    let last = symbols.lines().find(|line| line.ends_with(" last"));
+    let (last, _) = last.and_then(|line| line.split_once(' ')).context("last")?;
+    let unnamed = format!("turned+0x{:x}", u64::from_str_radix(last, 16)?);
+    for name in ["last", unnamed.as_str()] {
+        let trace = at("turned.btrace");
+        machine
+            .trace("btrace", &trace, &[], &[at("turned")])?
+            .expect(0)?;
+        let functions = functions(machine, &trace)?;
+        let calls = functions.get(name).map(|(calls, _)| *calls);
+        ensure!(calls == Some(2), "{name}: {calls:?}");
+        let mut strip = tool("strip", &[])?;
+        strip.arg(at("turned"));
+        machine::finish(strip)?.expect(0)?;
+    }
+    Ok(())
+}
+
+/// Each frame of a stack has its position, also in a function without a symbol: where the function
+/// called the next one.
+pub(super) fn positions_in_a_stripped_program(machine: &Machine) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let at = |name: &str| directory.path().join(name);
+    std::fs::write(at("moved.c"), MOVED)?;
+    programs::gcc(&at("moved.c"), &at("moved"), &["-O2"])?;
+    let mut dump = tool("objdump", &["--disassemble", "--no-show-raw-insn"])?;
+    dump.arg(at("moved"));
+    let dump = String::from_utf8(machine::finish(dump)?.expect(0)?.stdout)?;
+    let call = |of: &str, callee: &str| -> Result<u64> {
+        let (_, code) = dump.split_once(&format!("<{of}>:")).context("code")?;
+        let mut lines = code.lines();
+        let is_call = |line: &&str| line.contains("call ") && line.contains(callee);
+        let line = lines.find(is_call).context("a call")?;
+        // The position is in the instruction, at its end.
+        let after = lines.next().context("the next instruction")?;
+        ensure!(after.contains(':'), "{line}: {after}");
+        let (address, _) = after.trim().split_once(':').context("an address")?;
+        Ok(u64::from_str_radix(address, 16)? - 1)
+    };
+    let (in_part, in_main) = (call("work.cold", "<rare>")?, call("main", "<work>")?);
+    // The symbol of `rare` is kept: the run stops there.
+    let mut strip = tool("strip", &["--keep-symbol=rare"])?;
+    strip.arg(at("moved"));
+    machine::finish(strip)?.expect(0)?;
+    let trace = at("moved.btrace");
+    machine
+        .trace("btrace", &trace, &["--stop", "rare"], &[at("moved")])?
+        .expect(0)?;
+    let text = report(machine, &["where"], &trace)?;
+    let (_, stack) = text.split_once("stack:").context("a stack")?;
+    let part = format!("(moved+0x{in_part:x})");
+    ensure!(stack.contains(&part), "no {part}: {text}");
+    let position = format!("  moved+0x{in_main:x}\n");
+    ensure!(stack.contains(&position), "no {position}: {text}");
     Ok(())
 }
