@@ -4,6 +4,8 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 
 use vbts_symbols::{INLINED, InlinedAt};
+use vbts_trace::profile::code::SymbolKind;
+use vbts_trace::profile::functions::FunctionId;
 use vbts_trace::profile::modules::Place;
 use vbts_trace::profile::space::Effect;
 use vbts_trace::profile::stack::FrameKind;
@@ -38,6 +40,7 @@ struct Step {
 #[derive(Debug, Clone, Copy)]
 struct FrameNow {
     node: NodeId,
+    function: FunctionId,
     kind: FrameKind,
     /// In the call instruction of the caller.
     ret: Place,
@@ -93,6 +96,7 @@ impl Stacks {
             frames: shown
                 .map(|frame| FrameNow {
                     node: frame.node,
+                    function: frame.function,
                     kind: frame.kind,
                     // The call is before the address that it returns to.
                     ret: map.place(frame.ret.wrapping_sub(1)),
@@ -308,6 +312,47 @@ fn inlined_at<W: Watch>(profile: &mut Loaded<W>, place: Place) -> Vec<InlinedAt>
         .inlined_at(modules.get(place.module), place.offset)
 }
 
+/// Where a frame of a stack is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Position {
+    /// The place is in its function, or in that of a caller, as the names tell.
+    InFunction,
+    /// The place is in its function, which has no name.
+    InUnnamed,
+    /// The place is in a part of its function that a compiler has moved away, and that no symbol
+    /// names.
+    InPart,
+    Unknown,
+}
+
+/// Returns whether `place` is the position of a frame: the end of the last branch, or the call of
+/// the frame `inner`.
+fn position<W: Watch>(
+    profile: &Loaded<W>,
+    frame: &FrameNow,
+    inner: Option<&FrameNow>,
+    place: Option<Place>,
+) -> Position {
+    let kind = inner.map(|inner| inner.kind);
+    if matches!(
+        kind,
+        Some(FrameKind::Outermost | FrameKind::First | FrameKind::Handler | FrameKind::Signal(_))
+    ) {
+        return Position::Unknown;
+    }
+    let functions = profile.functions();
+    let Some(id) = place.and_then(|place| functions.executed_at(place)) else {
+        return Position::InFunction;
+    };
+    let function = functions.get(id);
+    // A function that has jumped to another one is not in the place that this one returns to.
+    match kind == Some(FrameKind::Tail) {
+        false if id == frame.function && !function.named => Position::InUnnamed,
+        false if id != frame.function && function.kind == SymbolKind::Part => Position::InPart,
+        _ => Position::InFunction,
+    }
+}
+
 /// Shows the last steps of a task, and its stack.
 fn show<W: Watch>(
     profile: &mut Loaded<W>,
@@ -349,22 +394,24 @@ fn show<W: Watch>(
         let label = node.map_or("", |node| names.label(node.label));
         // The place in a frame is the call of the one inside of it.
         let mut name = labels.get(depth).cloned().unwrap_or_default();
-        let is_known = depth == 0
-            || !matches!(
-                frames.iter().rev().nth(depth - 1).map(|frame| frame.kind),
-                Some(
-                    FrameKind::Outermost
-                        | FrameKind::First
-                        | FrameKind::Handler
-                        | FrameKind::Signal(_)
-                )
-            );
-        if !is_known || !name.name.starts_with(label) {
-            writeln!(out, "  {number:>4}  {label}")?;
-            number += 1;
-            continue;
-        }
         let place = places.get(depth).copied();
+        let inner = depth
+            .checked_sub(1)
+            .and_then(|at| frames.iter().nth_back(at));
+        match position(profile, frame, inner, place) {
+            Position::InFunction if name.name.starts_with(label) => {}
+            Position::InUnnamed => {}
+            Position::InPart => {
+                writeln!(out, "  {number:>4}  {label} ({})", name.name)?;
+                number += 1;
+                continue;
+            }
+            Position::InFunction | Position::Unknown => {
+                writeln!(out, "  {number:>4}  {label}")?;
+                number += 1;
+                continue;
+            }
+        }
         for call in place
             .map(|place| inlined_at(profile, place))
             .into_iter()
