@@ -2,6 +2,7 @@
 """The programs: those of Debian, and small ones of tests/programs."""
 
 import dataclasses
+import os
 
 # Debian's packages of the tools and programs.
 PACKAGES = """binutils bzip2 clang file findutils gcc gdb gfortran git golang-go grep g++ gzip jq
@@ -28,7 +29,7 @@ class Program:
 
 
 def installed(name, *arguments, stack=None, language="C"):
-    return Program(name, language, [name, *arguments], stack)
+    return Program(os.path.basename(name), language, [name, *arguments], stack)
 
 
 def compiled(source, language, *arguments, stack=None, symbol=None, flags=()):
@@ -39,6 +40,7 @@ def compiled(source, language, *arguments, stack=None, symbol=None, flags=()):
 
 SQL = "create table t(a,b); insert into t values(3,4),(1,2); select * from t order by a;"
 PERL = "my %n; $n{$_ % 7} += $_ for 1..500; print join(',', map {$n{$_}} sort keys %n), qq(\\n)"
+PYTHON = "import json; print(json.dumps(sorted(str(n * n % 97) for n in range(200))))"
 
 PROGRAMS = [
     installed("gzip", "-9c", "numbers"),
@@ -61,6 +63,8 @@ PROGRAMS = [
     installed("sqlite3", ":memory:", SQL, stack=("sqlite3_step", 2)),
     installed("openssl", "dgst", "-sha512", "numbers", stack=("EVP_DigestUpdate", 2)),
     installed("perl", "-e", PERL, stack=("Perl_pp_modulo", 10)),
+    # That of Debian.
+    installed("/usr/bin/python3", "-S", "-E", "-c", PYTHON, stack=("PyList_Sort", 3)),
     installed("cksum", "numbers"),
     installed("git", "--version"),
     installed("objdump", "-d", "/bin/true"),

@@ -8,7 +8,7 @@ import dataclasses
 REASONS = {
     "a": "valgrind counts each step of a repeated string instruction",
     "b": "a string function depends on the addresses of its buffers",
-    "c": "valgrind does not know where a function without a symbol begins",
+    "c": "valgrind takes no symbols for the file, and does not know where functions begin",
     "d": "the environment, /proc and addresses of mappings differ",
     "e": "no instruction has the line: the head of a function, a label, the end of a block",
     "f": "the end of a block is executed once for each destructor",

@@ -40,17 +40,19 @@ def of_gdb(words, function, number, directory):
     return [plain(name) for name in frames]
 
 
-def of_vbts(text):
+def of_vbts(text, starts):
     """Returns the functions of the stack in the text of `vbts report where`. A function that has
-    jumped to another one has no offset: it is on no stack.
+    jumped to another one has no position: it is on no stack. `starts` are names of functions
+    without a symbol, which are their first positions.
     """
     _, _, stack = text.partition("stack:\n")
     frames = []
     for row in re.findall(r"^ +\d+  (.+)$", stack, re.MULTILINE):
-        name, offset, inlined = re.match(
-            r"(.+?)(\+0x[0-9a-f]+)?( \(inlined\))?(?: \(.*\))?$", row
+        name, offset, inlined, part = re.match(
+            r"(.+?)(\+0x[0-9a-f]+)?( \(inlined\))?(?: \((?:(\S+\+0x[0-9a-f]+)|.*)\))?$", row
         ).groups()
-        if offset or inlined or not frames:
+        is_start = offset and name + offset in starts
+        if (offset and not is_start) or inlined or part or not frames:
             frames.append(plain(name))
     return frames
 
