@@ -14,6 +14,7 @@ use vbts_cpu::Signals;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 use vmm_sys_util::signal::{block_signal, clear_signal, unblock_signal};
 
+use super::ignored_signals::is_ignored;
 use super::watchdog::{LastResort, Rescue, Watchdog, WatchedProcessor};
 
 /// Signals that ask `vbts` to end the run.
@@ -95,8 +96,9 @@ pub struct Alarm {
 }
 
 impl Alarm {
-    /// Catches SIGINT, SIGQUIT, SIGTERM and SIGHUP from now on, until the result is dropped, and
-    /// raises the kick line of `kick` at each event. `limit` counts from [`Self::start_timer`].
+    /// Catches SIGINT, SIGQUIT, SIGTERM and SIGHUP from now on, until the result is dropped, except
+    /// those that the process ignores, and raises the kick line of `kick` at each event. `limit`
+    /// counts from [`Self::start_timer`].
     ///
     /// # Errors
     /// The host is out of file descriptors.
@@ -150,12 +152,15 @@ impl Alarm {
     }
 
     /// Notes `signal` with `note`, which only touches atomics and calls write(2). Interrupts the
-    /// guest.
+    /// guest. An ignored signal stays ignored.
     fn on_signal(
         &self,
         signal: i32,
         note: impl Fn(&Pending) + Send + Sync + 'static,
     ) -> io::Result<()> {
+        if is_ignored(signal) {
+            return Ok(());
+        }
         let (pending, kick) = (self.pending.clone(), self.kick.clone());
         let notice = self.notice.try_clone()?;
         let handler = move || {

@@ -6,6 +6,7 @@
 //! | module | contents |
 //! |---|---|
 //! | [`alarm`] | signals and the time limit, and the watchdog of a run |
+//! | [`ignored_signals`] | signals that the process ignores |
 //! | [`input`], [`output`], [`write_monitor`] | what is read and written, and how a write ends early |
 //! | [`terminal`] | the user's terminal in raw mode |
 //! | [`event_loop`] | waits for descriptors |
@@ -34,6 +35,7 @@ pub mod escape;
 pub mod event_loop;
 pub mod exit;
 pub mod file_at;
+pub mod ignored_signals;
 pub mod input;
 pub mod output;
 pub mod process_group;

@@ -50,7 +50,7 @@ pub const FORMAT_VERSION: u32 = 1;
 /// Version of the behaviour of the machine. It changes whenever a guest, with the same inputs, does
 /// something else or at another time than before: a recording is replayed by programs with the
 /// same number. It also changes with the protocol of the agent, which is in the recording.
-pub const REPLAY_VERSION: u32 = 4;
+pub const REPLAY_VERSION: u32 = 5;
 /// Maximum size of a block in bytes, before its compression.
 pub const MAX_BLOCK: usize = 2 << 20;
 /// Maximum size of an item in bytes.

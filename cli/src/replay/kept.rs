@@ -189,7 +189,7 @@ mod tests {
         let versions = (vbts_protocol::VERSION, REPLAY_VERSION);
         assert_eq!(
             versions,
-            ("vbts-agent 14", 4),
+            ("vbts-agent 15", 5),
             "change both, and then this test"
         );
     }

@@ -13,6 +13,7 @@ use vbts_capture::output::TraceTo;
 use vbts_capture::program::Terminal;
 use vbts_capture::{Streams, TraceConfig};
 use vbts_host::exit::Failure;
+use vbts_host::ignored_signals::ignored_signals;
 use vbts_host::process_group;
 use vbts_host::root::Root;
 use vbts_vmm::launch::SharedDirectory;
@@ -120,8 +121,8 @@ fn leads(own: libc::pid_t, session: libc::pid_t, group: libc::pid_t) -> Leads {
 }
 
 /// The job that runs the program of `config` in the directory `cwd` of the guest, with the
-/// environment, user, groups, file mode creation mask and resource limits of `vbts`. Its branches
-/// are recorded in a replay if the run is `recorded`.
+/// environment, user, groups, file mode creation mask, resource limits and ignored signals of
+/// `vbts`. Its branches are recorded in a replay if the run is `recorded`.
 ///
 /// It must be made before the servers of shares raise the limit of open files.
 ///
@@ -155,6 +156,7 @@ pub(super) fn job(
         groups: groups(),
         umask: Some(umask()),
         limits: limits(),
+        ignored_signals: ignored_signals(),
         streams: streams.job.clone(),
         leads: leads(
             rustix::process::getpid().as_raw_pid(),

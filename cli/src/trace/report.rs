@@ -21,6 +21,7 @@ use vbts_capture::{TraceConfig, TraceFormat};
 use vbts_host::HeldSignals;
 use vbts_host::child::fork;
 use vbts_host::exit::{Failure, conclude, status};
+use vbts_host::ignored_signals::is_ignored;
 
 /// Directories of killed processes with one number that are passed.
 const MAX_LEFT: u32 = 100;
@@ -234,7 +235,9 @@ impl Forwarder {
 }
 
 fn forward_signals(child: Pid) -> anyhow::Result<Forwarder> {
-    let mut signals = Signals::new([SIGINT, SIGQUIT, SIGTERM, SIGHUP])?;
+    let caught = [SIGINT, SIGQUIT, SIGTERM, SIGHUP].into_iter();
+    // The other process inherits those that are ignored, but not those that are caught.
+    let mut signals = Signals::new(caught.filter(|signal| !is_ignored(*signal)))?;
     let handle = signals.handle();
     let thread = Builder::new().name("signals".into()).spawn(move || {
         for signal in &mut signals {

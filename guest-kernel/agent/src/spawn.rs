@@ -42,6 +42,7 @@ struct Plan {
     terminal: Option<RawFd>,
     group: ProcessGroup,
     limits: Vec<(libc::__rlimit_resource_t, libc::rlimit64)>,
+    ignored_signals: u64,
 }
 
 /// Starts the job with `descriptors`, and returns the ID of its process. The descriptor `terminal`,
@@ -134,6 +135,7 @@ impl Plan {
             terminal: None,
             group,
             limits: job.limits.iter().map(limit).collect(),
+            ignored_signals: job.ignored_signals,
         })
     }
 
@@ -203,6 +205,9 @@ impl Plan {
             libc::umask(self.umask);
             // The Rust runtime ignores SIGPIPE, and the agent blocks SIGCHLD.
             libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+            for signal in (1..=64).filter(|n| self.ignored_signals & 1 << (n - 1) != 0) {
+                libc::signal(signal, libc::SIG_IGN);
+            }
             let mut none = std::mem::zeroed();
             libc::sigemptyset(&mut none);
             check(libc::sigprocmask(libc::SIG_SETMASK, &none, ptr::null_mut()))?;

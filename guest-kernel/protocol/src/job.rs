@@ -47,6 +47,9 @@ pub struct Job {
     pub umask: Option<u32>,
     /// Resource limits. The guest's kernel has its own defaults for the others.
     pub limits: Vec<Limit>,
+    /// Signals that the program ignores from its start, as `SigIgn` in proc_pid_status(5): bit
+    /// n - 1 is signal n.
+    pub ignored_signals: u64,
     /// The program's open descriptors. A stream that shares the open file of another one comes
     /// after it.
     pub streams: Vec<Stream>,

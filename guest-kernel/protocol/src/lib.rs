@@ -69,7 +69,7 @@ pub const EXIT_PORT: u16 = 0xf4;
 pub const EXIT_FAILURE: u8 = 125;
 
 /// Text of [`ToHost::Ready`]. It changes with the protocol.
-pub const VERSION: &str = "vbts-agent 14";
+pub const VERSION: &str = "vbts-agent 15";
 
 /// Bytes of a frame header.
 pub const HEADER_SIZE: usize = 8;

@@ -79,6 +79,7 @@ fn job() -> Job {
         epoch: Some(-1),
         wait_all: true,
         ends_at_deadlock: true,
+        ignored_signals: 1 << 63,
     }
 }
 

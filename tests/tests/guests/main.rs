@@ -73,6 +73,11 @@ const LONG: [&str; 10] = [
 ];
 
 fn main() {
+    // A shell has what it starts in the background ignore them, and vbts would let its guests, too.
+    for signal in [libc::SIGINT, libc::SIGQUIT] {
+        // SAFETY: the call sets the default action, which runs no code of this process.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
     vbts::child_main();
     let arguments = Arguments::from_args();
     if let (Err(error), false) = (Machine::find(), arguments.list) {

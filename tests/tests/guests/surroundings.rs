@@ -14,6 +14,7 @@ fn trials(module: &str) -> Vec<Trial> {
         module,
         &[
             ("process_attributes", process_attributes),
+            ("ignored_signals", ignored_signals),
             ("leaders_of_groups_and_sessions", leaders),
             ("date", date),
         ],
@@ -42,6 +43,37 @@ fn process_attributes(machine: &Machine) -> Result<()> {
         String::from_utf8_lossy(&run.stdout),
         String::from_utf8_lossy(&host.stdout)
     );
+    Ok(())
+}
+
+/// The program ignores what `vbts` was told to ignore, and the run survives such a signal.
+fn ignored_signals(machine: &Machine) -> Result<()> {
+    const IGNORE: &str = "trap '' HUP INT QUIT USR1 RTMAX-3";
+    // The C library keeps signals 32 and 33 for itself.
+    const SHOW: &str = "read -r _ mask < <(grep SigIgn /proc/self/status); \
+                        printf '%x\\n' $((0x$mask & ~0x180000000))";
+    let host = Command::new("/bin/bash")
+        .args(["-c", &format!("{IGNORE}; {SHOW}")])
+        .output()?;
+    let directory = tempfile::tempdir()?;
+    for options in [&["--format", "btrace"][..], &["--report", "stat"]] {
+        let mut command = machine.command(["trace", "--accel", machine.accel()]);
+        command.args(options).arg("--output");
+        command.arg(directory.path().join("output"));
+        // The parent is vbts, which gets the signal while the program runs.
+        let parent = format!("{SHOW}; for ((i = 0; i < 20000; i++)); do :; done; echo end");
+        command.args(["--", "/bin/bash", "-c", &parent]);
+        let mut shell = Command::new("/bin/bash");
+        let script = format!(
+            "{IGNORE}; \"$@\" & while kill -HUP $! 2>/dev/null; do sleep 0.1; done; wait $!"
+        );
+        shell.args(["-c", &script, "bash"]);
+        machine::append(&mut shell, &command);
+        let run = machine::finish(shell)?.expect(0)?;
+        let expected = format!("{}end\n", String::from_utf8_lossy(&host.stdout));
+        let found = String::from_utf8_lossy(&run.stdout);
+        ensure!(found == expected, "{found}\ninstead of\n{expected}");
+    }
     Ok(())
 }
 
