@@ -9,6 +9,8 @@ pub fn is_function_type(kind: u8) -> bool {
     matches!(kind, b't' | b'T' | b'w' | b'W')
 }
 
+/// Alignment of code in the file.
+const ALIGNMENT: u64 = 16;
 /// Size in bytes that the last function is taken to have.
 const MAX_FUNCTION: u64 = 4096;
 
@@ -28,8 +30,8 @@ pub struct KernelImage {
     pub is_64_bit: bool,
     /// The functions, in any order.
     pub functions: Vec<KernelFunction>,
-    /// Linear address of the code, and its bytes.
-    pub code: (u64, Vec<u8>),
+    /// Linear addresses of code, and the bytes: of the kernel, and of each of its modules.
+    pub code: Vec<(u64, Vec<u8>)>,
 }
 
 impl KernelImage {
@@ -39,25 +41,35 @@ impl KernelImage {
     /// # Errors
     /// The file would exceed the limits of its class.
     pub fn to_elf(&self) -> Result<Vec<u8>, object::write::Error> {
-        let (address, code) = &self.code;
         let mut out = Vec::new();
         let mut writer = Writer::new(Endianness::Little, self.is_64_bit, &mut out);
 
         writer.reserve_null_section_index();
         let text_name = writer.add_section_name(b".text");
-        let text = writer.reserve_section_index();
+        let texts: Vec<_> = self
+            .code
+            .iter()
+            .map(|(start, code)| {
+                let end = start.saturating_add(code.len() as u64);
+                (*start..end, writer.reserve_section_index())
+            })
+            .collect();
         let freed_name = writer.add_section_name(b".text.freed");
         let freed = writer.reserve_section_index();
         writer.reserve_symtab_section_index();
         writer.reserve_strtab_section_index();
         writer.reserve_shstrtab_section_index();
         writer.reserve_null_symbol_index();
-        // That of the kernel's start, for example, whose code is not in memory any more.
-        let end = address.saturating_add(code.len() as u64);
-        let section_of = |function: &KernelFunction| match function.address < end {
-            true => text,
-            false => freed,
+        // What follows the kernel's code is not in memory any more, such as that of its start.
+        let end = texts.first().map_or(0, |(addresses, _)| addresses.end);
+        let section_of = |function: &KernelFunction| {
+            let mut texts = texts.iter();
+            let first = texts.clone().next().filter(|_| function.address < end);
+            let found = texts.find(|(addresses, _)| addresses.contains(&function.address));
+            found.or(first).map_or(freed, |(_, index)| *index)
         };
+        let of_freed = self.functions.iter().filter(|f| section_of(f) == freed);
+        let last = of_freed.map(|function| function.address).max();
         let names: Vec<_> = self
             .functions
             .iter()
@@ -66,11 +78,14 @@ impl KernelImage {
                 writer.add_string(&function.name)
             })
             .collect();
-        let last = self.functions.iter().map(|function| function.address).max();
-        let last = last.map_or(0, |last| last.saturating_add(MAX_FUNCTION));
+        let last = last.map_or(end, |last| last.saturating_add(MAX_FUNCTION));
         writer.reserve_file_header();
-        writer.reserve_program_headers(1);
-        let offset = writer.reserve(code.len() as u64, 16);
+        writer.reserve_program_headers(self.code.len() as u32);
+        let offsets: Vec<u64> = self
+            .code
+            .iter()
+            .map(|(_, code)| writer.reserve(code.len() as u64, ALIGNMENT))
+            .collect();
         writer.reserve_symtab();
         writer.reserve_strtab()?;
         writer.reserve_shstrtab()?;
@@ -88,18 +103,22 @@ impl KernelImage {
             e_flags: elf::FileFlags(0),
         })?;
         writer.write_align_program_headers();
-        writer.write_program_header(&ProgramHeader {
-            p_type: elf::PT_LOAD,
-            p_flags: elf::PF_R | elf::PF_X,
-            p_offset: offset,
-            p_vaddr: *address,
-            p_paddr: *address,
-            p_filesz: code.len() as u64,
-            p_memsz: code.len() as u64,
-            p_align: 1,
-        });
-        writer.write_align(16);
-        writer.write(code);
+        for ((address, code), offset) in self.code.iter().zip(&offsets) {
+            writer.write_program_header(&ProgramHeader {
+                p_type: elf::PT_LOAD,
+                p_flags: elf::PF_R | elf::PF_X,
+                p_offset: *offset,
+                p_vaddr: *address,
+                p_paddr: *address,
+                p_filesz: code.len() as u64,
+                p_memsz: code.len() as u64,
+                p_align: 1,
+            });
+        }
+        for (_, code) in &self.code {
+            writer.write_align(ALIGNMENT);
+            writer.write(code);
+        }
         writer.write_null_symbol();
         for (function, name) in self.functions.iter().zip(names) {
             writer.write_symbol(&Sym {
@@ -115,18 +134,20 @@ impl KernelImage {
         writer.write_strtab();
         writer.write_shstrtab();
         writer.write_null_section_header();
-        writer.write_section_header(&SectionHeader {
-            sh_name: writer.section_name_offset(Some(text_name)),
-            sh_type: elf::SHT_PROGBITS,
-            sh_flags: elf::SHF_ALLOC | elf::SHF_EXECINSTR,
-            sh_addr: *address,
-            sh_offset: offset,
-            sh_size: code.len() as u64,
-            sh_link: 0,
-            sh_info: 0,
-            sh_addralign: 16,
-            sh_entsize: 0,
-        });
+        for ((address, code), offset) in self.code.iter().zip(&offsets) {
+            writer.write_section_header(&SectionHeader {
+                sh_name: writer.section_name_offset(Some(text_name)),
+                sh_type: elf::SHT_PROGBITS,
+                sh_flags: elf::SHF_ALLOC | elf::SHF_EXECINSTR,
+                sh_addr: *address,
+                sh_offset: *offset,
+                sh_size: code.len() as u64,
+                sh_link: 0,
+                sh_info: 0,
+                sh_addralign: ALIGNMENT,
+                sh_entsize: 0,
+            });
+        }
         writer.write_section_header(&SectionHeader {
             sh_name: writer.section_name_offset(Some(freed_name)),
             sh_type: elf::SHT_NOBITS,
@@ -158,21 +179,31 @@ mod tests {
                 address: start + distance,
                 name: name.to_vec(),
             };
+            let module = start + 0x4000;
+            let functions = [(0x10, "first"), (0x30, "freed"), (0x4000, "of_a_module")];
             let image = KernelImage {
                 is_64_bit,
-                functions: vec![function(0x10, b"first"), function(0x4000, b"of_a_module")],
-                code: (start, vec![0x90; 0x20]),
+                functions: functions
+                    .iter()
+                    .map(|(at, name)| function(*at, name.as_bytes()))
+                    .collect(),
+                code: vec![(start, vec![0x90; 0x20]), (module, vec![0xC3; 8])],
             };
             let bytes = image.to_elf().unwrap();
             let file = object::File::parse(&bytes[..]).unwrap();
             assert_eq!(file.is_64(), is_64_bit);
             let symbols = file.symbols().map(|s| (s.address(), s.name().unwrap()));
             let symbols: Vec<_> = symbols.collect();
-            let expected = [(start + 0x10, "first"), (start + 0x4000, "of_a_module")];
-            assert_eq!(symbols, expected);
-            let segment = file.segments().next().unwrap();
-            assert_eq!(segment.address(), start);
-            assert_eq!(segment.data().unwrap(), [0x90; 0x20]);
+            assert_eq!(symbols, functions.map(|(at, name)| (start + at, name)));
+            let segments = file.segments().map(|s| (s.address(), s.data().unwrap()));
+            let segments: Vec<_> = segments.collect();
+            let expected: [(u64, &[u8]); 2] = [(start, &[0x90; 0x20]), (module, &[0xC3; 8])];
+            assert_eq!(segments, expected);
+            let sections: Vec<_> = file
+                .symbols()
+                .map(|symbol| symbol.section_index().map(|index| index.0))
+                .collect();
+            assert_eq!(sections, [Some(1), Some(3), Some(2)]);
         }
     }
 }

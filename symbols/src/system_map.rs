@@ -45,7 +45,7 @@ pub fn parse(text: &[u8]) -> Result<KernelImage, SystemMapError> {
         Some(last) => Ok(KernelImage {
             is_64_bit: last > MAX_32,
             functions,
-            code: (start.unwrap_or_default(), Vec::new()),
+            code: vec![(start.unwrap_or_default(), Vec::new())],
         }),
     }
 }

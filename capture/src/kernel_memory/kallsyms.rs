@@ -4,6 +4,25 @@
 
 use vbts_symbols::{KernelFunction, is_function_type};
 
+/// A symbol: its type, as nm has it, its name and its address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Symbol {
+    pub kind: u8,
+    pub name: Vec<u8>,
+    pub address: u64,
+}
+
+impl Symbol {
+    /// The function that the symbol is of.
+    pub(super) fn function(self) -> Option<KernelFunction> {
+        let is_function = is_function_type(self.kind) && !self.name.is_empty();
+        is_function.then_some(KernelFunction {
+            address: self.address,
+            name: self.name,
+        })
+    }
+}
+
 /// Number of tokens.
 const TOKENS: usize = 256;
 /// Length of a name at most, with its type (`KSYM_NAME_LEN`).
@@ -27,8 +46,8 @@ pub(super) struct Tables<'a> {
 }
 
 impl Tables<'_> {
-    /// The functions. `None` if the tables do not fit each other.
-    pub(super) fn functions(&self) -> Option<Vec<KernelFunction>> {
+    /// Passes each symbol to `visit`. `None` if the tables do not fit each other.
+    pub(super) fn symbols(&self, mut visit: impl FnMut(Symbol)) -> Option<()> {
         let tokens = self.tokens()?;
         let offsets = self.offsets.get(..self.count.checked_mul(4)?)?;
         let offsets: Vec<i32> = offsets
@@ -38,7 +57,6 @@ impl Tables<'_> {
         // With CONFIG_KALLSYMS_ABSOLUTE_PERCPU, an offset that is not negative is the address of
         // a variable of each processor.
         let is_signed = offsets.iter().any(|offset| *offset < 0);
-        let mut functions = Vec::new();
         let mut names = self.names;
         for offset in offsets {
             let name = next_name(&mut names, &tokens)?;
@@ -50,14 +68,13 @@ impl Tables<'_> {
                 true => self.base.wrapping_sub(1).wrapping_sub(offset as i64 as u64),
                 false => self.base.wrapping_add(offset as u64),
             };
-            if is_function_type(*kind) && !name.is_empty() {
-                functions.push(KernelFunction {
-                    address,
-                    name: name.to_vec(),
-                });
-            }
+            visit(Symbol {
+                kind: *kind,
+                name: name.to_vec(),
+                address,
+            });
         }
-        Some(functions)
+        Some(())
     }
 
     fn tokens(&self) -> Option<Vec<&[u8]>> {
@@ -138,7 +155,9 @@ mod tests {
             base,
             count: symbols.len(),
         };
-        let functions = tables.functions()?.into_iter();
+        let mut functions = Vec::new();
+        tables.symbols(|symbol| functions.extend(symbol.function()))?;
+        let functions = functions.into_iter();
         Some(
             functions
                 .map(|f| (f.address, String::from_utf8(f.name).unwrap()))
@@ -172,7 +191,7 @@ mod tests {
             base: 0,
             count: 1,
         };
-        assert!(tables.functions().is_some());
+        assert!(tables.symbols(drop).is_some());
         for damaged in [
             Tables { count: 2, ..tables },
             Tables {
@@ -192,7 +211,7 @@ mod tests {
                 ..tables
             },
         ] {
-            assert!(damaged.functions().is_none(), "{damaged:?}");
+            assert!(damaged.symbols(drop).is_none(), "{damaged:?}");
         }
     }
 }

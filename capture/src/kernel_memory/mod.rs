@@ -5,17 +5,22 @@
 //! |---|---|
 //! | `vmcoreinfo` | where the kernel says where its tables are |
 //! | `kallsyms` | its tables of symbols |
+//! | `page_tables` | its page tables |
+//! | `modules` | the modules that it has loaded |
 //!
 //! The guest can write what it wants there. Each part has a limit, and a kernel that says nonsense
 //! has no symbols.
 
 mod kallsyms;
+mod modules;
+mod page_tables;
 mod vmcoreinfo;
 
 use vm_memory::{Bytes as _, GuestMemoryBackend as _};
 
 use kallsyms::Tables;
-use vbts_symbols::KernelImage;
+use page_tables::PageTables;
+use vbts_symbols::{KernelFunction, KernelImage};
 use vbts_vmm::memory::GuestMemory;
 use vmcoreinfo::Vmcoreinfo;
 
@@ -25,14 +30,16 @@ const MAX_SYMBOLS: usize = 1 << 21;
 const MAX_NAMES: usize = 32 << 20;
 /// Size in bytes of the tokens at most: their positions have 16 bits.
 const MAX_TOKENS: usize = 1 << 16;
-/// Size in bytes of the code at most.
+/// The symbol of the kernel's list of modules.
+const LIST_OF_MODULES: &[u8] = b"modules";
+/// Size in bytes of the code at most, with that of modules.
 const MAX_CODE: u64 = 64 << 20;
 
 /// The kernel in `memory`. `None` if it does not say where its symbols are: Linux does since 6.0
 /// with CONFIG_VMCORE_INFO.
 pub(crate) fn image(memory: &GuestMemory) -> Option<KernelImage> {
     let info = Vmcoreinfo::find(memory)?;
-    let functions = functions(memory, &info)?;
+    let (mut functions, list) = functions(memory, &info)?;
     let function = |name: &[u8]| {
         let mut found = functions.iter().filter(|function| function.name == name);
         found.next().map(|function| function.address)
@@ -44,19 +51,32 @@ pub(crate) fn image(memory: &GuestMemory) -> Option<KernelImage> {
         Some(end) => read(memory, &info, start, (end - start) as usize).unwrap_or_default(),
         None => Vec::new(),
     };
+    let left = (MAX_CODE as usize).saturating_sub(code.len());
+    let mut code = vec![(start, code)];
+    if let (Some(list), Some(tables)) = (list, PageTables::new(memory, &info)) {
+        for module in modules::loaded(&tables, list, left) {
+            functions.extend(module.functions);
+            code.push(module.code);
+        }
+    }
     tracing::debug!(
         functions = functions.len(),
-        code = code.len(),
+        modules = code.len() - 1,
         "kernel in memory"
     );
     Some(KernelImage {
         is_64_bit: info.is_64_bit(),
         functions,
-        code: (start, code),
+        code,
     })
 }
 
-fn functions(memory: &GuestMemory, info: &Vmcoreinfo) -> Option<Vec<vbts_symbols::KernelFunction>> {
+/// The functions of the kernel without those of modules, and the address of its list of modules,
+/// which it tells if it is built with CONFIG_KALLSYMS_ALL.
+fn functions(
+    memory: &GuestMemory,
+    info: &Vmcoreinfo,
+) -> Option<(Vec<KernelFunction>, Option<u64>)> {
     let table = |name: &str, most: usize| {
         let address = info.symbol(&format!("kallsyms_{name}"))?;
         read(memory, info, address, most)
@@ -79,7 +99,14 @@ fn functions(memory: &GuestMemory, info: &Vmcoreinfo) -> Option<Vec<vbts_symbols
         base: number("relative_base", word)?,
         count,
     };
-    tables.functions()
+    let (mut functions, mut list) = (Vec::new(), None);
+    tables.symbols(|symbol| {
+        if symbol.name == LIST_OF_MODULES {
+            list = Some(symbol.address);
+        }
+        functions.extend(symbol.function());
+    })?;
+    Some((functions, list))
 }
 
 /// The bytes at `address` in the image of the kernel, `most` at most: fewer at the end of memory.

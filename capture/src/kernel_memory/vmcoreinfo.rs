@@ -62,6 +62,12 @@ impl Vmcoreinfo {
         self.symbol("_stext").is_some_and(|start| start >= IMAGE_64)
     }
 
+    /// Returns whether the kernel's page tables have five levels.
+    pub(super) fn has_five_levels(&self) -> bool {
+        let levels = self.0.get("NUMBER(pgtable_l5_enabled)");
+        levels.is_some_and(|enabled| enabled != "0")
+    }
+
     /// The guest-physical address of an address in the image of the kernel.
     pub(super) fn physical(&self, address: u64) -> Option<GuestAddress> {
         if !self.is_64_bit() {

@@ -126,11 +126,14 @@ fn program(machine: &Machine) -> Result<()> {
 }
 
 /// The kernel is a bzImage, which moves itself to a random address. The names in its recording are
-/// those that the guest reads in `/proc/kallsyms`.
+/// those that the guest reads in `/proc/kallsyms`, with those of modules. The driver of
+/// `/dev/hwrng` is one.
 fn names(machine: &Machine) -> Result<()> {
     const JOB: &str = "
         grep ' [tT] [a-z_0-9]*$' /proc/kallsyms > /symbols; wc -l < /symbols
-        awk 'NR % 16 == 0 { print \"symbol\", $1, $3 }' /symbols; poweroff -f";
+        awk 'NR % 16 == 0 { print \"symbol\", $1, $3 }' /symbols
+        awk '$2 ~ /[tT]/ && $4 == \"[virtio_rng]\" { print \"module\", $1, $3 }' /proc/kallsyms
+        head -c 64 /dev/hwrng > /dev/null; poweroff -f";
     let directory = tempfile::tempdir()?;
     let initrd = initrd(directory.path(), JOB)?;
     let recording = directory.path().join("boot.btrace");
@@ -139,12 +142,16 @@ fn names(machine: &Machine) -> Result<()> {
     let run = machine::finish_within(command, PATIENCE)?.expect(0)?;
     let mut symbols: HashMap<&str, Vec<u64>> = HashMap::new();
     let console = String::from_utf8_lossy(&run.stdout);
+    let mut of_module = HashSet::new();
     for line in console.lines() {
-        if let Some(symbol) = line.trim_end().strip_prefix("symbol ")
+        if let Some((kind @ ("symbol" | "module"), symbol)) = line.trim_end().split_once(' ')
             && let Some((address, name)) = symbol.split_once(' ')
         {
             let address = u64::from_str_radix(address, 16)?;
             symbols.entry(name).or_default().push(address);
+            if kind == "module" {
+                of_module.insert(name);
+            }
         }
     }
     let report = |words: &[&str]| -> Result<String> {
@@ -175,7 +182,16 @@ fn names(machine: &Machine) -> Result<()> {
         compared.len(),
         symbols.len()
     );
-    let functions = report(&["functions", "--json"])?;
+    let found = compared.intersection(&of_module).count();
+    ensure!(found > 1, "{of_module:?} are not among {compared:?}");
+    let functions = report(&["functions", "--json", "--limit", "100000"])?;
+    for name in compared.intersection(&of_module) {
+        let row = functions
+            .lines()
+            .find(|row| row.contains(&format!("\"name\":\"{name}\"")));
+        let row = row.with_context(|| format!("no {name}"))?;
+        ensure!(!row.contains("\"instructions\":0,"), "no code: {row}");
+    }
     let counted = functions
         .lines()
         .filter(|line| !line.contains("\"instructions\":0,"));
