@@ -3,9 +3,11 @@
 //! A branch has no time. How long a call took is therefore the number of instructions that its task
 //! has executed until it returned.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 
+use vbts_trace::profile::functions::FunctionId;
+use vbts_trace::profile::stack::{Frame, FrameKind};
 use vbts_trace::profile::tree::{Label, Node, NodeId};
 use vbts_trace::profile::{Ended, Seen, Sees, TaskCount, Watch};
 
@@ -47,6 +49,8 @@ struct Line {
 /// A call that has not returned.
 #[derive(Debug, Clone, Copy)]
 struct OpenCall {
+    /// It is a call of a chosen function, or inside one.
+    is_chosen: bool,
     /// The number of shown calls in which it is.
     depth: u32,
     /// Instructions of the task when it began.
@@ -58,26 +62,44 @@ struct OpenCall {
 /// The calls and returns of all tasks.
 #[derive(Debug, Default)]
 pub struct CallTrace {
-    raw_frames: bool,
+    choice: Choice,
     open: OpenCalls<OpenCall>,
     lines: Lines,
+}
+
+/// Which calls are shown.
+#[derive(Debug, Default)]
+pub struct Choice {
+    /// Only calls of these functions and what these call, if not all. A profile of the same
+    /// branches numbers its functions so.
+    pub functions: Option<BTreeSet<FunctionId>>,
+    /// Only calls that are in fewer others that are shown.
+    pub max_depth: u32,
+    /// Stubs of the procedure linkage table are calls.
+    pub raw_frames: bool,
+}
+
+impl Choice {
+    /// Whether a call is chosen wherever it is.
+    fn has(&self, frame: &Frame) -> bool {
+        let functions = self.functions.as_ref();
+        functions.is_none_or(|functions| {
+            let is_call = !matches!(frame.kind, FrameKind::Signal(_));
+            is_call && functions.contains(&frame.function)
+        })
+    }
 }
 
 /// The lines that are shown.
 #[derive(Debug, Default)]
 struct Lines {
     list: Vec<Line>,
-    /// Calls in so many others are not shown.
-    max_depth: u32,
     /// Calls for which there was no room.
     cut: bool,
 }
 
 impl Lines {
     fn begin(&mut self, task: u32, node: NodeId, depth: u32) -> Option<usize> {
-        if depth >= self.max_depth {
-            return None;
-        }
         if self.list.len() >= MAX_LINES {
             self.cut = true;
             return None;
@@ -114,16 +136,11 @@ impl Lines {
 }
 
 impl CallTrace {
-    /// Keeps calls that are in fewer than `max_depth` others. Stubs of the procedure linkage table
-    /// are calls only if `raw_frames`.
-    pub fn new(max_depth: u32, raw_frames: bool) -> Self {
+    /// Keeps the calls that are chosen.
+    pub fn new(choice: Choice) -> Self {
         Self {
-            raw_frames,
-            open: OpenCalls::default(),
-            lines: Lines {
-                max_depth,
-                ..Lines::default()
-            },
+            choice,
+            ..Self::default()
         }
     }
 }
@@ -134,7 +151,7 @@ impl Watch for CallTrace {
     #[inline]
     fn record(&mut self, seen: &Seen<'_>) {
         let (id, clock) = (seen.count.id, seen.count.instructions);
-        let raw_frames = self.raw_frames;
+        let choice = &self.choice;
         self.open.follow(
             seen.task,
             seen.stack.frames(),
@@ -143,9 +160,13 @@ impl Watch for CallTrace {
             |lines, frame, outer| {
                 let in_line = |call: OpenCall| call.depth + u32::from(call.line.is_some());
                 let depth = outer.map_or(0, in_line);
-                let is_shown = raw_frames || !seen.functions.is_linkage(frame.function);
+                let is_chosen = outer.is_some_and(|call| call.is_chosen) || choice.has(frame);
+                let is_shown = is_chosen
+                    && depth < choice.max_depth
+                    && (choice.raw_frames || !seen.functions.is_linkage(frame.function));
                 let line = is_shown.then(|| lines.begin(id, frame.node, depth));
                 OpenCall {
+                    is_chosen,
                     depth,
                     start: clock,
                     line: line.flatten(),
@@ -176,16 +197,11 @@ fn task_names(tasks: &[(u64, TaskCount)], names: &Names) -> HashMap<u32, String>
         .collect()
 }
 
-/// Shows the calls and returns, only those of functions called `only` and what these call if that
-/// is given.
+/// Shows the calls and returns.
 ///
 /// # Errors
 /// The output fails.
-pub fn call_trace(
-    profile: &mut Loaded<CallTrace>,
-    only: Option<&str>,
-    out: &mut Out<'_>,
-) -> io::Result<()> {
+pub fn call_trace(profile: &mut Loaded<CallTrace>, out: &mut Out<'_>) -> io::Result<()> {
     let names = Names::of(profile);
     let lines = std::mem::take(&mut profile.watch().lines);
     let shows_inlined = profile.shows_inlined();
@@ -213,26 +229,8 @@ pub fn call_trace(
     let tasks = task_names(profile.tasks(), &names);
     let width = tasks.values().map(String::len).max().unwrap_or(0).max(8);
     writeln!(out, "{:>14} {:>width$}  call", "instructions", "task")?;
-    // For each task, the depth of the outermost call of `only`.
-    let mut within: HashMap<u32, u32> = HashMap::new();
     for line in &lines.list {
-        let outer = match only {
-            None => 0,
-            Some(wanted) => match within.get(&line.task) {
-                Some(outer) => *outer,
-                None if name(line.node) == wanted => {
-                    if line.kind == Kind::Open {
-                        within.insert(line.task, line.depth);
-                    }
-                    line.depth
-                }
-                None => continue,
-            },
-        };
-        if line.depth == outer && matches!(line.kind, Kind::Close(_) | Kind::Unfinished(_)) {
-            within.remove(&line.task);
-        }
-        let indent = INDENT * (line.depth - outer) as usize;
+        let indent = INDENT * line.depth as usize;
         let indent = SPACES.get(..indent).unwrap_or(SPACES);
         let (name, inlined) = (name(line.node), inlined(line.node));
         let task = tasks.get(&line.task).map_or("", String::as_str);

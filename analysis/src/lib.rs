@@ -71,7 +71,7 @@ mod syscalls;
 mod timeline;
 
 pub use bolt::{autofdo, bolt, drcov, find_module};
-pub use call_trace::{CallTrace, call_trace};
+pub use call_trace::{CallTrace, Choice, call_trace};
 pub use callgrind::callgrind;
 pub use calls::calls;
 pub use code_files::CodeFiles;

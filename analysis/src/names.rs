@@ -1,6 +1,6 @@
 //! Names of functions, modules and programs, as printable text.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
 
@@ -131,6 +131,13 @@ impl Names {
             module: 0,
         };
         self.functions.get(id as usize).unwrap_or(NONE)
+    }
+
+    /// The numbers of the functions with this name.
+    pub fn called(&self, name: &str) -> BTreeSet<FunctionId> {
+        let all = (0..).zip(&self.functions);
+        let called = all.filter(|(_, function)| function.name == name);
+        called.map(|(id, _)| id).collect()
     }
 
     /// The names of functions that are most like `name`, at most three; `None` if a function has

@@ -2,6 +2,7 @@
 
 use std::io::{self, BufWriter, Write};
 use std::num::NonZero;
+use std::path::PathBuf;
 
 use anyhow::{Context as _, anyhow};
 use indicatif::ProgressBar;
@@ -15,8 +16,8 @@ use super::{ReportArgs, process};
 use crate::colours::{self, Coloured};
 use crate::progress::progress;
 use vbts_analysis::{
-    CodeFiles, Coverage, Executions, Loaded, Names, Out, PerfError, Range, Selection, Timeline,
-    Windows,
+    CallTrace, Choice, CodeFiles, Coverage, Executions, Loaded, Names, Out, PerfError, Range,
+    Selection, Timeline, Windows,
 };
 use vbts_host::Workers;
 use vbts_host::exit::{Failure, say};
@@ -31,15 +32,10 @@ const LIMIT: usize = 100;
 /// The traces of a report.
 struct Started {
     source: Source,
-    other: Option<Other>,
-}
-
-/// What a report of two traces needs besides the first one.
-struct Other {
-    /// The second one.
-    source: Source,
-    /// The first one, to read parts of it again.
-    again: Source,
+    /// The same one, if the report reads it twice.
+    again: Option<Source>,
+    /// The second one, if it is a report of two.
+    other: Option<Source>,
 }
 
 /// The counts of a trace, and what `W` has seen in it.
@@ -111,24 +107,54 @@ pub(super) fn of_function(
     output: Output,
     answer: impl FnOnce(&mut Loaded, &Names, &mut Out<'_>) -> io::Result<()>,
 ) -> Result<(), Failure> {
-    let find = |profile: &mut Loaded| {
-        let names = Names::of(profile);
-        if let Some(name) = &args.function
-            && let Some(similar) = names.similar_to(name)
-        {
-            return Err(anyhow!(match similar.is_empty() {
-                true => format!("--function: no function {name} was executed"),
-                false => format!(
-                    "--function: no function {name} was executed. Similar: {}",
-                    similar.join(", ")
-                ),
-            }));
-        }
-        Ok(names)
-    };
+    let find = |profile: &mut Loaded| named(args, profile);
     found(args, output, (), find, |trace, names, out| {
         answer(&mut trace.profile, &names, out)
     })
+}
+
+/// Makes the report of calls and returns in order.
+///
+/// # Errors
+/// As [`of_function`].
+pub(super) fn call_trace(args: &ReportArgs, output: Output) -> Result<(), Failure> {
+    let (report, started) = Report::start(args, output, args.function.is_some())?;
+    // Most calls of a long trace are not kept, so that the function has to be known before.
+    let functions = match (&args.function, started.again) {
+        (Some(name), Some(source)) => {
+            let (trace, files) = source.read()?;
+            let names = named(args, &mut report.load(trace, files, ())?)?;
+            Some(names.called(name))
+        }
+        _ => None,
+    };
+    let calls = CallTrace::new(Choice {
+        functions,
+        max_depth: args.depth.unwrap_or(u32::MAX),
+        raw_frames: args.raw_frames,
+    });
+    report.make(
+        started.source,
+        calls,
+        |_| Ok(()),
+        |trace, (), out| vbts_analysis::call_trace(&mut trace.profile, out),
+    )
+}
+
+/// The names of the functions of a trace. One is called `--function`, if that is given.
+fn named(args: &ReportArgs, profile: &mut Loaded) -> anyhow::Result<Names> {
+    let names = Names::of(profile);
+    let Some(name) = &args.function else {
+        return Ok(names);
+    };
+    match names.similar_to(name).as_deref() {
+        None => Ok(names),
+        Some([]) => Err(anyhow!("--function: no function {name} was executed")),
+        Some(similar) => Err(anyhow!(
+            "--function: no function {name} was executed. Similar: {}",
+            similar.join(", ")
+        )),
+    }
 }
 
 /// Makes the report `answer` of the counts of a trace and of what `watch` has seen in it.
@@ -159,27 +185,8 @@ fn found<W: Watch, T>(
     find: impl FnOnce(&mut Loaded<W>) -> anyhow::Result<T>,
     answer: impl FnOnce(&mut Counted<W>, T, &mut Out<'_>) -> io::Result<()>,
 ) -> Result<(), Failure> {
-    let (mut report, started) = Report::start(args, output)?;
-    let (trace, files) = started.source.read()?;
-    let selection = selection(args, &trace)?;
-    let command = trace.reader.run().command.clone();
-    let mut profile = report.load(trace, files, watch)?;
-    let part = find(&mut profile)?;
-    let mut counted = Counted {
-        profile,
-        title: command.join(" "),
-        command,
-        selection,
-    };
-    report.write(|out| answer(&mut counted, part, out))?;
-    say_problems(&mut counted.profile, "");
-    // Reports with names of functions have this option.
-    if args.what.options.contains(&Opt::ShortNames)
-        && let Some(interpreter) = &counted.profile.code().0.files.interpreter
-    {
-        say(interpreter);
-    }
-    Ok(())
+    let (report, started) = Report::start(args, output, false)?;
+    report.make(started.source, watch, find, answer)
 }
 
 /// Makes the timeline of the calls of a trace.
@@ -198,7 +205,7 @@ pub(super) fn timeline(args: &ReportArgs, output: Output) -> Result<(), Failure>
 /// # Errors
 /// The trace is damaged, or the output fails.
 pub(super) fn perf(args: &ReportArgs, output: Output) -> Result<(), Failure> {
-    let (mut report, started) = Report::start(args, output)?;
+    let (mut report, started) = Report::start(args, output, false)?;
     let (trace, files) = started.source.read()?;
     report.perf(trace, files)
 }
@@ -211,14 +218,14 @@ pub(super) fn diff(args: &ReportArgs, output: Output) -> Result<(), Failure> {
     if args.other.is_none() {
         return Err(anyhow!("diff needs two traces: FILE and OTHER").into());
     }
-    let (mut report, started) = Report::start(args, output)?;
+    let (mut report, started) = Report::start(args, output, true)?;
     let (trace, files) = started.source.read()?;
     let only = args.module.as_deref();
     let executions = Executions::new(trace.reader.run().streams, only);
     let good_name = format!("{}: ", trace.name);
     let mut good = report.load(trace, files, executions)?;
     let other = started.other.context("diff needs two traces")?;
-    let (trace, files) = other.source.read()?;
+    let (trace, files) = other.read()?;
     let executions = Executions::against(trace.reader.run().streams, only, good.watch());
     let bad_name = format!("{}: ", trace.name);
     let mut bad = report.load(trace, files, executions)?;
@@ -228,12 +235,13 @@ pub(super) fn diff(args: &ReportArgs, output: Output) -> Result<(), Failure> {
     {
         return Err(anyhow!(no_code(name)).into());
     }
-    let mut windows = match Windows::of(good.watch(), bad.watch()) {
-        Some((windows, range)) => {
-            let (trace, files) = other.again.read()?;
+    let windows = Windows::of(good.watch(), bad.watch());
+    let mut windows = match (windows, started.again) {
+        (Some((windows, range)), Some(source)) => {
+            let (trace, files) = source.read()?;
             Some(report.load_range(trace, files, windows, range)?)
         }
-        None => None,
+        _ => None,
     };
     report.write(|out| {
         let limit = limit(args);
@@ -261,16 +269,16 @@ struct Report<'a> {
 }
 
 impl<'a> Report<'a> {
-    /// Opens the traces, and enters the sandbox.
-    fn start(args: &'a ReportArgs, output: Output) -> Result<(Self, Started), Failure> {
-        let source = Source::open(args, &args.file)?;
-        let other = match &args.other {
-            Some(other) => Some(Other {
-                source: Source::open(args, other)?,
-                again: Source::open(args, &args.file)?,
-            }),
-            None => None,
-        };
+    /// Opens the traces, the first one twice if the report `reads_twice`, and enters the sandbox.
+    fn start(
+        args: &'a ReportArgs,
+        output: Output,
+        reads_twice: bool,
+    ) -> Result<(Self, Started), Failure> {
+        let open = |file: &PathBuf| Source::open(args, file);
+        let source = open(&args.file)?;
+        let again = reads_twice.then(|| open(&args.file)).transpose()?;
+        let other = args.other.as_ref().map(open).transpose()?;
         process::restrict_files(args.sandbox, &args.root)?;
         let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
         let workers = Workers::start(processors.min(MAX_WORKERS));
@@ -281,7 +289,42 @@ impl<'a> Report<'a> {
             workers,
             output,
         };
-        Ok((report, Started { source, other }))
+        let started = Started {
+            source,
+            again,
+            other,
+        };
+        Ok((report, started))
+    }
+
+    /// Makes the report `answer` of a part of a trace that `find` finds.
+    fn make<W: Watch, T>(
+        mut self,
+        source: Source,
+        watch: W,
+        find: impl FnOnce(&mut Loaded<W>) -> anyhow::Result<T>,
+        answer: impl FnOnce(&mut Counted<W>, T, &mut Out<'_>) -> io::Result<()>,
+    ) -> Result<(), Failure> {
+        let (trace, files) = source.read()?;
+        let selection = selection(self.args, &trace)?;
+        let command = trace.reader.run().command.clone();
+        let mut profile = self.load(trace, files, watch)?;
+        let part = find(&mut profile)?;
+        let mut counted = Counted {
+            profile,
+            title: command.join(" "),
+            command,
+            selection,
+        };
+        self.write(|out| answer(&mut counted, part, out))?;
+        say_problems(&mut counted.profile, "");
+        // Reports with names of functions have this option.
+        if self.args.what.options.contains(&Opt::ShortNames)
+            && let Some(interpreter) = &counted.profile.code().0.files.interpreter
+        {
+            say(interpreter);
+        }
+        Ok(())
     }
 
     fn load<W: Watch>(

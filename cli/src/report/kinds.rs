@@ -2,14 +2,14 @@
 
 use anyhow::anyhow;
 use clap::builder::TypedValueParser;
-use vbts_analysis::{
-    self as analysis, By, CallTrace, Samples, SortBy, Stacks, SystemCalls, Tail, Tasks,
-};
+use vbts_analysis::{self as analysis, By, Samples, SortBy, Stacks, SystemCalls, Tail, Tasks};
 use vbts_host::exit::Failure;
 use vbts_host::output::Output;
 
 use super::ReportArgs;
-use super::analysis::{counted, diff, limit, of_function, of_module, perf, timeline, watched};
+use super::analysis::{
+    call_trace, counted, diff, limit, of_function, of_module, perf, timeline, watched,
+};
 use super::branches::{Shown, show};
 use super::{build_ids, inputs, strace, values, writes};
 use crate::options::{name_of, one_of};
@@ -177,7 +177,7 @@ static KINDS: [Kind; 33] = [
     row("calls", "The call tree", &[Json, Least, NoInline, RawFrames, ShortNames],
         |args, output| counted(args, output, |trace, out| analysis::calls(&mut trace.profile, args.least.unwrap_or(LEAST), args.json, out))),
     row("trace", "Calls and returns in order, with their instructions", &[Depth, Function, NoInline, RawFrames, ShortNames],
-        |args, output| watched(args, output, CallTrace::new(args.depth.unwrap_or(u32::MAX), args.raw_frames), |trace, out| analysis::call_trace(&mut trace.profile, args.function.as_deref(), out))),
+        call_trace),
     row("syscalls", "System calls: how often, and instructions of the kernel, in all and of the longest", &[Json],
         |args, output| watched(args, output, SystemCalls::default(), |trace, out| analysis::system_calls(&mut trace.profile, args.json, out))),
     row(STRACE, "System calls of a recording with arguments and results, as strace shows them", &[Json],

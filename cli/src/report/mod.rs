@@ -151,7 +151,7 @@ pub(crate) struct ReportArgs {
     /// bolt, autofdo, diff: the executed file (default: the program). diff also takes [kernel]
     #[arg(long, value_name = "NAME")]
     pub module: Option<String>,
-    /// trace: only calls that are in fewer than N others
+    /// trace: only calls that are in fewer than N others of those that are shown
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub depth: Option<u32>,
     /// tail: branches to show of each task, 10000 at most (default: 20)

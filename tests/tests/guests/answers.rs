@@ -68,6 +68,7 @@ fn trials(module: &str) -> Vec<Trial> {
             ),
             ("stat", stat::counts),
             ("calls_as_the_program_says", call_trace::as_the_program_says),
+            ("calls_of_a_function_behind_many", call_trace::late),
             ("inlined_functions_have_frames", inlined::have_frames),
             (
                 "inlined_functions_are_in_the_stack",

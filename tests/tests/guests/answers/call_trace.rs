@@ -91,7 +91,7 @@ pub(super) fn as_the_program_says(machine: &Machine) -> Result<()> {
     // Only what main calls.
     let shallow = report(
         machine,
-        &["trace", "--function", "a", "--depth", "6"],
+        &["trace", "--function", "a", "--depth", "1"],
         &trace,
     )?;
     ensure!(shallow.matches("a();").count() == 100, "{shallow}");
@@ -102,5 +102,39 @@ pub(super) fn as_the_program_says(machine: &Machine) -> Result<()> {
     let mut command = machine.command(["report", "trace", "--depth", "0"]);
     command.arg(&trace);
     machine::finish(command)?.expect(125)?;
+    Ok(())
+}
+
+/// Calls of a function that come after more calls than are shown.
+pub(super) fn late(machine: &Machine) -> Result<()> {
+    const SOURCE: &str = "
+        __attribute__((noinline)) void often(void) { asm volatile(\"\"); }
+        __attribute__((noinline)) void late(void) { often(); asm volatile(\"\"); }
+        int main(void)
+        {
+            for (int i = 0; i < 4200000; i++)
+                often();
+            late();
+            late();
+            return 0;
+        }
+    ";
+    let directory = tempfile::tempdir()?;
+    let path = |name: &str| directory.path().join(name);
+    let (source, program, trace) = (path("late.c"), path("late"), path("late.btrace"));
+    std::fs::write(&source, SOURCE)?;
+    programs::gcc(&source, &program, &["-O1"])?;
+    machine
+        .trace("btrace", &trace, &[], &[&program])?
+        .expect(0)?;
+    let text = report(machine, &["trace", "--function", "late"], &trace)?;
+    let calls = text.lines().map(|line| line.rsplit("  ").next());
+    let calls: Vec<&str> = calls.skip(1).flatten().collect();
+    let one = ["late() {", "often();", "} /* late */"];
+    ensure!(calls == [one, one].concat(), "{text}");
+    let mut command = machine.command(["report", "trace", "--function", "lately"]);
+    command.arg(&trace);
+    let run = machine::finish(command)?.expect(125)?;
+    ensure!(run.stderr.contains("Similar: late"), "{}", run.stderr);
     Ok(())
 }
