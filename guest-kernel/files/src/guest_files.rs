@@ -151,7 +151,13 @@ pub fn kernel(given: Option<&Path>, api: Api, arch: Arch) -> Result<PathBuf, Fai
 
 /// Whether the environment names the default kernel.
 pub fn has_default_kernel_variable() -> bool {
-    std::env::var_os(KERNEL_VARIABLE).is_some()
+    from_environment(KERNEL_VARIABLE).is_some()
+}
+
+/// The path in an environment variable. An empty one is none.
+fn from_environment(variable: &str) -> Option<PathBuf> {
+    let path = std::env::var_os(variable).filter(|path| !path.is_empty());
+    path.map(PathBuf::from)
 }
 
 /// Finds the program of the regression suite for kernels of `arch`.
@@ -181,7 +187,7 @@ fn locate(
     name: &str,
     arch: Arch,
 ) -> Result<PathBuf, Failure> {
-    if let Some(path) = given.or_else(|| std::env::var_os(variable).map(PathBuf::from)) {
+    if let Some(path) = given.or_else(|| from_environment(variable)) {
         // Its symbols may be read before it is booted.
         whole_file::open(&path).with_context(|| format!("Cannot read {}", path.display()))?;
         return Ok(path);

@@ -20,6 +20,7 @@ fn trials(module: &str) -> Vec<Trial> {
             ("text_is_symbolised", text),
             ("raw_to_standard_output_is_nothing_else", raw_to_stdout),
             ("a_minus_is_standard_output", minus),
+            ("an_empty_variable_names_no_kernel", empty_variable),
             ("sched_events_alternate", sched),
             ("output_streams_are_kept_apart", streams),
             ("input_is_forwarded", input),
@@ -164,6 +165,13 @@ fn minus(machine: &Machine) -> Result<()> {
     let run = in_directory(&["record", "-o", "-", "--", "/bin/true"])?.expect(125)?;
     ensure!(run.stderr.contains("standard output"), "{}", run.stderr);
     ensure!(!directory.path().join("-").exists(), "there is a file -");
+    Ok(())
+}
+
+fn empty_variable(machine: &Machine) -> Result<()> {
+    let mut command = machine.command(["trace", "--output", "/dev/null", "--", "/bin/true"]);
+    command.env("VBTS_KERNEL", "");
+    machine::finish(command)?.expect(0)?;
     Ok(())
 }
 
