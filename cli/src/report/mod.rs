@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `kinds` | the reports: a table |
 //! | `branches` | reports that show branches one after the other |
-//! | `analysis`, `problems` | reports that count first, and what they lack |
+//! | `analysis`, `maker`, `problems` | reports that count first, how they are made, and what they lack |
 //! | `files`, `kernel`, `tasks` | the trace, the traced files and kernel, the tasks |
 //! | `build_ids`, `debuginfod` | which files were executed; their debugging information |
 //! | `inputs` | what a recording contains |
@@ -23,6 +23,7 @@ mod gdb_rows;
 mod inputs;
 mod kernel;
 mod kinds;
+mod maker;
 mod problems;
 mod process;
 mod request;
