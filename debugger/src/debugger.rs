@@ -12,6 +12,7 @@ use vbts_vmm::memory::GuestMemory;
 
 use crate::agent::{Agent, Connection};
 use crate::backward::Search;
+use crate::branch_trace::BranchTraces;
 use crate::client_points::ClientPoints;
 use crate::follow::Forked;
 use crate::kept::SnapshotFiles;
@@ -80,6 +81,8 @@ pub struct Debugger {
     pub(crate) writes_alone: bool,
     /// RIP of the instruction at which a watchpoint has stopped the process last.
     pub(crate) accessed_by: Option<u64>,
+    /// The branch traces of the client.
+    pub(crate) branch_traces: BranchTraces,
     /// The client needs no files of the program.
     pub(crate) client_has_files: bool,
     /// The client debugs no process any more.
@@ -158,6 +161,7 @@ impl Debugger {
             points: ClientPoints::default(),
             writes_alone: false,
             accessed_by: None,
+            branch_traces: BranchTraces::default(),
             client_has_files: parts.client_has_files,
             has_detached: false,
             resumption: None,

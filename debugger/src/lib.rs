@@ -36,6 +36,7 @@
 //! | `client_points` | stop points of the client, and their conditions |
 //! | `stops` | what a stop at one of them is for the client |
 //! | `branches`, `logged` | the branches that a thread has executed |
+//! | `branch_trace` | the branch traces of the client |
 //! | `calls` | the call of the function in which a thread is |
 //! | `monitor` | commands of the user |
 //! | `python` | functions of a Python program |
@@ -44,6 +45,7 @@
 
 mod agent;
 mod backward;
+mod branch_trace;
 mod branches;
 mod calls;
 mod changes;

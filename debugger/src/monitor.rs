@@ -25,6 +25,9 @@ goto record N             go to behind branch N of the first thread of the proce
                           vbts replay --record
 last-write ADDRESS [SIZE] go back to the last write to memory
 records [N]               the last N branches of the selected thread, 20 if N is not given
+branch-trace from-start   record btrace begins a trace at the first instruction of the program, as it
+                          does without this command
+branch-trace from-here    record btrace begins a trace at the present instruction
 who-called                go back to the call of the function in which the selected thread is
 python-frames ADDRESS     the Python functions that the selected thread executes; _PyRuntime is at
                           ADDRESS
@@ -74,6 +77,8 @@ impl Debugger {
             }
             ["when"] => self.say_where(output),
             ["watch", "writes"] => self.writes_alone = true,
+            ["branch-trace", "from-start"] => self.branch_traces.from_here = false,
+            ["branch-trace", "from-here"] => self.branch_traces.from_here = true,
             ["accessed-by"] => {
                 if let Some(address) = self.accessed_by {
                     // Writes to a vector cannot fail.

@@ -204,9 +204,8 @@ impl Target for Debugger {
         path.map(<[u8]>::to_vec).ok_or(TargetError::Errno(ESRCH))
     }
 
-    /// Nothing has to be on: a replay makes the branches when they are asked for.
-    fn trace_branches(&mut self, _thread: ThreadId, _enable: bool) -> Result<()> {
-        Ok(())
+    fn trace_branches(&mut self, thread: ThreadId, enable: bool) -> Result<()> {
+        self.set_traced(thread, enable)
     }
 
     fn branches(
@@ -215,24 +214,7 @@ impl Target for Debugger {
         since: Option<u64>,
         limit: usize,
     ) -> Result<BranchHistory> {
-        if self.replay.departure.is_some() {
-            return Err(unrecorded());
-        }
-        let position = self.replay.now();
-        if since.is_some_and(|since| since > position) {
-            return Err(TargetError::Refused(
-                "the thread is at an earlier time".into(),
-            ));
-        }
-        let start = since.unwrap_or(self.begin).max(self.begin);
-        let branches = self
-            .branches_since(self.selection_of(thread), start, limit)
-            .map_err(fatal)?;
-        if since.is_some() && branches.are_more {
-            return Err(TargetError::Refused("there are more branches".into()));
-        }
-        let branches = branches.last;
-        Ok(BranchHistory { branches, position })
+        self.traced_branches(thread, since, limit)
     }
 
     /// GDB asks for the mappings of the process alone, as Linux shows them in /proc. In the

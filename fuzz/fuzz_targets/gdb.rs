@@ -331,6 +331,7 @@ impl Target for Fickle<'_> {
             let branches = (0..count).map(branch).collect();
             BranchHistory {
                 branches,
+                first: None,
                 position: target.input.u8().into(),
             }
         })

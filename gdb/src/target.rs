@@ -305,6 +305,9 @@ pub struct ProcessInfo {
 pub struct BranchHistory {
     /// The branches, oldest first.
     pub branches: Vec<Branch>,
+    /// Address of the first instruction of the trace, if that is known and the trace has no branch
+    /// before these.
+    pub first: Option<u64>,
     /// Position of the thread in its execution, such as the virtual time or a count of branches: it
     /// grows with execution, and is the same whenever the thread is at the same place again.
     pub position: u64,

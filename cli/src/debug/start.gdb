@@ -96,5 +96,13 @@ document records
 Show the last branches of the thread: records [N].
 end
 
+define branch-trace
+  monitor branch-trace $arg0
+end
+document branch-trace
+Set where "record btrace" begins a trace: branch-trace from-start, at the first instruction of the
+program, or branch-trace from-here, at the present one.
+end
+
 target remote SOCKET
 set remotetimeout 600

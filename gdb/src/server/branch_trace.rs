@@ -126,21 +126,23 @@ pub(super) fn read(session: &mut Session<'_>, annex: &[u8]) -> Result<Vec<u8>> {
         .get(&thread)
         .ok_or_else(not_enabled)?;
     let limit = (session.branch_trace.size / RECORD_SIZE) as usize;
-    let (since, oldest) = match annex {
-        b"all" => (None, false),
+    let since = match annex {
+        b"all" => None,
         b"new" if progress.position.is_some() && progress.generation == session.generation => {
             return Ok(document(&[]));
         }
-        b"new" => (None, false),
+        b"new" => None,
         b"delta" => {
             // GDB reads everything after this answer.
             let overflow = || TargetError::Refused("Overflow.".to_owned());
-            (Some(progress.position.ok_or_else(overflow)?), true)
+            Some(progress.position.ok_or_else(overflow)?)
         }
         _ => return Err(MALFORMED),
     };
     let history = session.target.branches(thread, since, limit)?;
     let program_counter = session.target.read_registers(thread)?.rip;
+    // GDB fills in the beginning of the oldest block of a delta.
+    let oldest = since.map_or(history.first, |_| Some(0));
     let blocks = blocks(&history, program_counter, oldest);
     let position = Some(history.position);
     let progress = Progress {
@@ -152,17 +154,15 @@ pub(super) fn read(session: &mut Session<'_>, annex: &[u8]) -> Result<Vec<u8>> {
 }
 
 /// Returns the first and the last instruction of each block, the newest block first. The block
-/// before the first branch has no known beginning, and is included on request.
-fn blocks(history: &BranchHistory, program_counter: u64, oldest: bool) -> Vec<(u64, u64)> {
+/// before the first branch is included if it has a beginning: `oldest`.
+fn blocks(history: &BranchHistory, program_counter: u64, oldest: Option<u64>) -> Vec<(u64, u64)> {
     let mut blocks = Vec::with_capacity(history.branches.len() + 1);
     let mut end = program_counter;
     for branch in history.branches.iter().rev() {
         blocks.push((branch.to, end));
         end = branch.from;
     }
-    if oldest {
-        blocks.push((0, end));
-    }
+    blocks.extend(oldest.map(|begin| (begin, end)));
     blocks
 }
 
@@ -187,10 +187,11 @@ mod tests {
         let branches = vec![Branch { from: 10, to: 50 }, Branch { from: 60, to: 20 }];
         let history = BranchHistory {
             branches,
+            first: None,
             position: 7,
         };
-        assert_eq!(blocks(&history, 25, false), [(20, 25), (50, 60)]);
-        assert_eq!(blocks(&history, 25, true), [(20, 25), (50, 60), (0, 10)]);
-        assert_eq!(blocks(&BranchHistory::default(), 25, true), [(0, 25)]);
+        assert_eq!(blocks(&history, 25, None), [(20, 25), (50, 60)]);
+        assert_eq!(blocks(&history, 25, Some(0)), [(20, 25), (50, 60), (0, 10)]);
+        assert_eq!(blocks(&BranchHistory::default(), 25, Some(5)), [(5, 25)]);
     }
 }

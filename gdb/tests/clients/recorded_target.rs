@@ -447,6 +447,7 @@ impl Target for RecordedTarget {
         branches.drain(..branches.len().saturating_sub(limit));
         Ok(BranchHistory {
             branches,
+            first: None,
             position: self.step as u64,
         })
     }

@@ -16,6 +16,7 @@ fn trials(module: &str) -> Vec<Trial> {
         &[
             ("numbers_are_those_of_the_trace", numbers),
             ("gdb_has_a_branch_trace", branch_trace),
+            ("a_branch_trace_begins_with_the_command", trace_from_here),
             ("a_call_is_found_without_a_stack", caller),
             ("conditions_hold_forward_and_backward", conditions),
         ],
@@ -128,6 +129,54 @@ tbreak add if i == 310\ncontinue\nrecord btrace bts\nrecord function-call-histor
         .and_then(|line| line.split(' ').next()?.parse::<u64>().ok());
     ensure!(instructions.context("no count")? > 10_000, "{text}");
     ensure!(!text.contains("decode error"), "{text}");
+    Ok(())
+}
+
+/// A trace begins where it is asked for, also the second one, and has nothing before that. Read
+/// again after a jump in time, it has the same instructions.
+fn trace_from_here(machine: &Machine) -> Result<()> {
+    let recorded = Recorded::new(machine, CALLS, &[], 5)?;
+    let commands = "break add if i == 300 || i == 301 || i == 400\ncontinue\nprint/x $pc
+branch-trace from-here\nrecord btrace bts\ninfo record\ncontinue\ninfo record
+record instruction-history 1,1\nrecord function-call-history /c 1,2
+monitor goto start\nmaintenance flush register-cache\ninfo record
+continue\ncontinue\ninfo record\nrecord instruction-history 1,1
+record stop\nrecord btrace bts\ninfo record\ncontinue\ninfo record
+record function-call-history /c 1,3
+record stop\nbranch-trace from-start\nrecord btrace bts\ninfo record";
+    let text = recorded.gdb(machine, commands)?;
+    let value = text.lines().find_map(|line| line.strip_prefix("$1 = 0x"));
+    let address = u64::from_str_radix(value.context("no address")?, 16)?;
+    let first = format!("1\t=> {address:#018x} <add+");
+    let expected = [
+        "add (i=300)",
+        "add (i=301)",
+        &first,
+        "1\t  add\n2\tinner\n",
+        "add (i=300)",
+        "add (i=301)",
+        &first,
+        "add (i=400)",
+        "1\t  add\n2\tinner\n3\t  add\n",
+    ];
+    check_order(&text, &expected)?;
+    let counts: Vec<u64> = text
+        .lines()
+        .filter_map(|line| {
+            line.strip_prefix("Recorded ")?
+                .split(' ')
+                .next()?
+                .parse()
+                .ok()
+        })
+        .collect();
+    let &[0, round, 0, again, 0, rounds, all] = &counts[..] else {
+        anyhow::bail!("{counts:?} {text}");
+    };
+    ensure!(
+        (1..1000).contains(&round) && again == round && rounds > 99 * 10 && all > 10_000,
+        "{counts:?} {text}"
+    );
     Ok(())
 }
 
