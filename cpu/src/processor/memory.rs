@@ -102,6 +102,12 @@ impl Cpu {
     #[cold]
     #[inline(never)]
     fn load_missed<T: Scalar>(&mut self, la: u64, privilege: Privilege) -> Result<T, Abort> {
+        if privilege == self.privilege
+            && let Some(p) = self.beside_watchpoints(la, T::SIZE, Access::Read)
+        {
+            // SAFETY: as in `load_if`.
+            return Ok(unsafe { T::load(p) });
+        }
         let mut bytes = [0; LONGEST];
         self.load_slow(la, &mut bytes[..T::SIZE], T::SIZE, privilege)?;
         Ok(T::from_bytes(bytes))
@@ -136,6 +142,11 @@ impl Cpu {
     #[cold]
     #[inline(never)]
     fn store_missed<T: Scalar>(&mut self, la: u64, value: T) -> Result<(), Abort> {
+        if let Some(p) = self.beside_watchpoints(la, T::SIZE, Access::Write) {
+            // SAFETY: as in `store_if`.
+            unsafe { value.store(p) };
+            return Ok(());
+        }
         self.store_slow(la, &value.to_bytes()[..T::SIZE], T::SIZE, self.privilege)
     }
 

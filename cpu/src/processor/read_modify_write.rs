@@ -63,6 +63,14 @@ impl Cpu {
         la: u64,
         mut f: impl FnMut(&mut Self, T) -> T,
     ) -> Result<(), Abort> {
+        if let Some(p) = self.beside_watchpoints(la, T::BYTES, Access::Write) {
+            // SAFETY: as in `modify_if`.
+            let old = unsafe { T::load(p) };
+            let new = f(self, old);
+            // SAFETY: as in `modify_if`.
+            unsafe { new.store(p) };
+            return Ok(());
+        }
         self.check_writable(la, T::BYTES)?;
         let old = self.load(la)?;
         let new = f(self, old);
@@ -79,7 +87,10 @@ impl Cpu {
         if !alone && crosses_line(la, T::BYTES) {
             return self.modify_across_lines(la, f);
         }
-        let fast = self.tlb.fast(la, T::BYTES, Access::Write);
+        let fast = self
+            .tlb
+            .fast(la, T::BYTES, Access::Write)
+            .or_else(|| self.beside_watchpoints(la, T::BYTES, Access::Write));
         let host = match fast {
             Some(p) => p,
             None => match self.lockable(la, T::BYTES)? {

@@ -8,8 +8,9 @@
 //!   is looked up at each jump, and its first instruction runs alone, in the interpreter.
 //! - A **watchpoint** keeps the TLB entries of its pages, for the accesses that it watches, from
 //!   the fast path of the interpreter and of native code alike. An access to the page that does
-//!   not touch the watched bytes goes on. One that does aborts its block, so that the instruction
-//!   runs alone and the processor stops at its end.
+//!   not touch the watched bytes is made at the start of the slow path, and native code goes on.
+//!   One that does aborts its block, so that the instruction runs alone and the processor stops at
+//!   its end.
 //!
 //! An access by a device, or by the kernel through another linear address, is not seen.
 
@@ -276,6 +277,23 @@ impl Cpu {
     pub(crate) fn is_watched(&self, la: u64, access: Access) -> bool {
         let stops = self.stops.as_ref();
         stops.is_some_and(|stops| stops.watches_page(la, access))
+    }
+
+    /// Returns the host address of `la` if its page has a watchpoint and the access of `size` bytes
+    /// touches no watched byte. The access is then allowed, and lies in one page of RAM that is not
+    /// write-tracked.
+    #[inline]
+    pub(crate) fn beside_watchpoints(
+        &self,
+        la: u64,
+        size: usize,
+        access: Access,
+    ) -> Option<*mut u8> {
+        let stops = self.stops.as_deref()?;
+        let host = self.tlb.find_watched(la, size, access)?;
+        let mut watchpoints = stops.points.watchpoints.iter();
+        let is_beside = watchpoints.all(|w| !w.overlaps(la, size as u64));
+        is_beside.then_some(host)
     }
 
     /// Aborts an instruction that accesses watched memory, unless it runs alone.

@@ -43,5 +43,6 @@ mod stops;
 mod system_calls;
 mod system_features;
 mod transfers;
+mod watched_writes;
 mod x86_64_v3;
 mod xsave;

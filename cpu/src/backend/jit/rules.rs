@@ -3,7 +3,7 @@
 use vbts_verifier::{Field, Rules};
 
 use crate::backend::jit::assembler::Mem;
-use crate::backend::jit::code::jump_table::{JUMP_CODE, JUMP_MASK};
+use crate::backend::jit::calls::jump_table::{JUMP_CODE, JUMP_MASK};
 use crate::backend::jit::registers::frame::{
     FRAME_ADDRESS, FRAME_BUDGET, FRAME_FLAGS, FRAME_HOST_MXCSR, FRAME_LIMIT, FRAME_TARGET,
 };

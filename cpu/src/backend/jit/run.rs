@@ -48,6 +48,7 @@ impl Jit {
             flags: flags::pack(cpu.flags),
             limit: cpu.icount + budget as u64,
             recording: cpu.recording.into(),
+            jumps: self.code.jumps_address(cpu.recording),
             keys: cpu.jump_keys,
             host_mxcsr: HOST_MXCSR.into(),
             target: 0,

@@ -130,6 +130,13 @@ impl Tlb {
         Self::look_up(&self.tables[0], la, size, kind)
     }
 
+    /// Like [`Self::fast`], but finds only pages with a watchpoint, which that does not.
+    pub(crate) fn find_watched(&self, la: u64, size: usize, kind: Access) -> Option<*mut u8> {
+        let e = &self.tables[0].slots[Self::index(la)].0[kind as usize];
+        let last = la.wrapping_add(size as u64 - 1);
+        (e.tag == Self::page(last) ^ WATCHED).then(|| e.addend.wrapping_add(la) as *mut u8)
+    }
+
     /// [`Self::fast`] for the given class.
     #[inline(always)]
     pub(crate) fn fast_as(

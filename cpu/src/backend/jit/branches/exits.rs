@@ -2,7 +2,7 @@
 
 use crate::backend::jit::assembler::{Imm, Mem, Op, cond};
 use crate::backend::jit::calls::exit;
-use crate::backend::jit::code::jump_table::{JUMP_CODE, JUMP_MASK};
+use crate::backend::jit::calls::jump_table::{JUMP_CODE, JUMP_MASK};
 use crate::backend::jit::code::new_code::Link;
 use crate::backend::jit::registers::frame::{FRAME_BUDGET, FRAME_TARGET, Target};
 use crate::backend::jit::registers::map::{POINTER, SCRATCH};

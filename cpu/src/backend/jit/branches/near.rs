@@ -3,6 +3,8 @@
 use iced_x86::{Code, IcedError, OpKind};
 
 use crate::backend::jit::assembler::{Imm, Label, Shift, cond};
+use crate::backend::jit::calls::part::Part;
+use crate::backend::jit::flags::FlagsLocation;
 use crate::backend::jit::forms::operand::{Operand, RSP, SLOT};
 use crate::backend::jit::registers::frame::FRAME_TARGET;
 use crate::backend::jit::registers::map::{Guest, POINTER, SCRATCH};
@@ -107,7 +109,9 @@ impl Translator<'_> {
 
     /// Pushes the return address of a call.
     fn push_return(&mut self, item: &Item) {
-        let missed = self.missed(item);
+        self.flags.save(self.asm);
+        let (missed, back) = (self.asm.label(), self.asm.label());
+        self.on_miss_of(missed, back, item.start, Part::CALL, FlagsLocation::Saved);
         let m = self.probe(&Operand::at(RSP, -SLOT, 8), Access::Write, missed);
         let address = self.next_address(&item.insn);
         match i32::try_from(address as i64) {
@@ -118,5 +122,6 @@ impl Translator<'_> {
             }
         }
         self.move_stack(-SLOT);
+        self.asm.bind(back);
     }
 }

@@ -24,7 +24,7 @@ impl Frame<'_> {
         let left = if cpu.is_due() || cpu.jump_keys != self.keys {
             0
         } else {
-            i64::try_from(cpu.limit - cpu.icount).unwrap_or(i64::MAX)
+            i64::try_from(cpu.limit.saturating_sub(cpu.icount)).unwrap_or(i64::MAX)
         };
         if left < self.budget {
             self.limit -= (self.budget - left) as u64;
@@ -55,11 +55,21 @@ pub(crate) extern "sysv64" fn execute(
         return leave_before(cpu, frame, rip, part.first());
     };
     cpu.gpr[usize::from(reg::BLOCK)] = rip;
-    cpu.flags = flags::unpack(frame.flags);
+    let before = flags::unpack(frame.flags);
+    cpu.flags = before;
     let code = run(cpu, frame, ops, part.count());
-    frame.flags = flags::pack(cpu.flags);
-    if code == CONTINUE {
-        frame.limit_to(cpu);
+    if cpu.flags != before {
+        frame.flags = flags::pack(cpu.flags);
+    }
+    match code {
+        CONTINUE => frame.limit_to(cpu),
+        exit::BRANCH => {
+            frame.target = cpu.rip;
+            // The budget is that of the next block.
+            frame.update_count(cpu);
+            frame.limit_to(cpu);
+        }
+        _ => {}
     }
     code
 }
@@ -72,7 +82,8 @@ fn leave_before(cpu: &mut Cpu, frame: &mut Frame<'_>, rip: u64, insn: InsnStart)
     exit::REMOVED
 }
 
-/// Executes the first `count` instructions of `ops`, operations up to the end of a block.
+/// Executes the first `count` instructions of `ops`, operations up to the end of a block. The
+/// branch of a [`Part::CALL`] is left to native code, which records it, too.
 fn run(cpu: &mut Cpu, frame: &mut Frame<'_>, mut ops: &[Op], count: u64) -> u64 {
     let mut left = count;
     while let [op, rest @ ..] = ops {
@@ -85,11 +96,15 @@ fn run(cpu: &mut Cpu, frame: &mut Frame<'_>, mut ops: &[Op], count: u64) -> u64 
         match (op.body)(cpu, insn) {
             Ok(Flow::Next) => {}
             Ok(flow) => {
+                let goes_on = flow == Flow::Branch && u64::from(cpu.recording) == frame.recording;
+                if goes_on && count == u64::from(Part::CALL) {
+                    return CONTINUE;
+                }
                 if flow == Flow::Branch && cpu.recording {
                     cpu.record_near(insn);
                 }
                 frame.budget -= i64::from(insn.ordinal) + 1;
-                return exit::ENDED;
+                return if goes_on { exit::BRANCH } else { exit::ENDED };
             }
             Err(Abort) => {
                 cpu.rip = cpu.this_rip(insn);
@@ -211,6 +226,7 @@ mod tests {
                 flags: flags::pack(cpu.flags),
                 limit: 100,
                 recording: 0,
+                jumps: 0,
                 keys: JumpKeys::default(),
                 host_mxcsr: 0,
                 target: 0,

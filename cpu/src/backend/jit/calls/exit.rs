@@ -26,3 +26,6 @@ pub(crate) const PARTIAL: u32 = 8;
 /// Before an instruction that native code was to have executed, of a block that has been
 /// removed.
 pub(crate) const REMOVED: u64 = 9;
+/// A branch ended its block, and the frame has the target. The routine that has called Rust's code
+/// jumps there instead of leaving native code, if the table of jumps has it.
+pub(crate) const BRANCH: u64 = 10;

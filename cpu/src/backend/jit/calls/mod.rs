@@ -2,5 +2,6 @@
 
 pub(crate) mod execute;
 pub(crate) mod exit;
+pub(crate) mod jump_table;
 pub(crate) mod part;
 pub(crate) mod routines;

@@ -39,6 +39,8 @@ impl Part {
     const COUNT: u32 = 6;
     /// As a count: the rest of the block.
     pub(crate) const REST: u8 = (1 << Self::COUNT) - 1;
+    /// As a count: a CALL. Rust's code pushes the return address, and native code then jumps.
+    pub(crate) const CALL: u8 = 0;
 
     /// `count` instructions from `first` on.
     pub(crate) fn of(first: InsnStart, count: u8) -> Self {

@@ -6,10 +6,11 @@ use crate::backend::jit::assembler::{
     Assembler, Imm, Mem, Op, R8, R9, R12, R13, R14, R15, RAX, RBP, RBX, RCX, RDI, RDX, RSI, RSP,
     Reg, Sections, cond,
 };
+use crate::backend::jit::calls::jump_table::{JUMP_CODE, JUMP_MASK};
 use crate::backend::jit::calls::{execute, exit};
 use crate::backend::jit::flags;
 use crate::backend::jit::registers::frame::{
-    FRAME_BUDGET, FRAME_FLAGS, FRAME_LIMIT, FRAME_SIZE, FRAME_TARGET, Frame,
+    FRAME_BUDGET, FRAME_FLAGS, FRAME_JUMPS, FRAME_LIMIT, FRAME_SIZE, FRAME_TARGET, Frame,
 };
 use crate::backend::jit::registers::map::{CPU, POINTER, SCRATCH, mapped};
 use crate::backend::jit::registers::processor::{
@@ -46,7 +47,7 @@ pub(crate) struct Routines {
     pub exit_indirect: u64,
     /// Calls [`execute::execute`] with the instructions in SCRATCH, and a RIP and the two parts of
     /// a `BlockHandle` at POINTER. Returns only to continue native code, with the saved flags in
-    /// the host's, too.
+    /// the host's, too. Jumps to the next block if a branch has ended this one.
     pub execute: u64,
     /// Calls [`execute::record`] with the number of a branch in SCRATCH. Returns only to continue
     /// native code.
@@ -100,6 +101,25 @@ fn reload(a: &mut Assembler) {
     for (guest, host) in mapped() {
         a.load(host, &register(guest));
     }
+}
+
+/// Jumps to the target in the frame, at the end of a block. Leaves native code by `exit_indirect`
+/// if the run loop has to take over, or the table of jumps does not have the target.
+fn jump_to_target(a: &mut Assembler, exit_indirect: u64) {
+    a.imm_mem(Imm::Cmp, &FRAME_BUDGET, 0);
+    a.jump_if_address(cond::LE, exit_indirect);
+    a.op_mem32(Op::Load, SCRATCH, &FRAME_TARGET);
+    a.imm(false, Imm::And, SCRATCH, JUMP_MASK as i32);
+    a.load(POINTER, &FRAME_JUMPS);
+    let entry = Mem {
+        index: Some((SCRATCH, 8)),
+        ..Mem::at(POINTER, 0)
+    };
+    a.lea(POINTER, &entry);
+    a.load(SCRATCH, &FRAME_TARGET);
+    a.op_mem(Op::Cmp, SCRATCH, &Mem::at(POINTER, 0));
+    a.jump_if_address(cond::NE, exit_indirect);
+    a.jump_mem(&Mem::at(POINTER, JUMP_CODE as i32));
 }
 
 /// Returns the routines, whose first byte will be at `start`, and their addresses.
@@ -181,7 +201,14 @@ pub(crate) fn write(start: u64) -> (Vec<u8>, Routines) {
         a.ret();
         a.bind(leave);
         a.imm(true, Imm::Add, RSP, 8);
-        a.jump(exit_spilled);
+        if of_block {
+            a.imm(false, Imm::Cmp, RAX, exit::BRANCH as i32);
+            a.jump_if(cond::NE, exit_spilled);
+            reload(&mut a);
+            jump_to_target(&mut a, routines.exit_indirect);
+        } else {
+            a.jump(exit_spilled);
+        }
     }
     const { assert!(offset_of!(Frame<'_>, budget) == 0) };
     for (address, to) in (routines.set_ac.iter_mut()).zip(PRIVILEGES) {

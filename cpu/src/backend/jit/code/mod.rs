@@ -2,7 +2,6 @@
 
 pub(crate) mod allocator;
 pub(crate) mod code_memory;
-pub(crate) mod jump_table;
 pub(crate) mod new_code;
 pub(crate) mod store;
 pub(crate) mod translation;

@@ -19,10 +19,10 @@ use std::io;
 
 use crate::backend::jit::assembler::Sections;
 use crate::backend::jit::calls::exit;
+use crate::backend::jit::calls::jump_table::{self, JUMP_CODE, TABLE_SIZE};
 use crate::backend::jit::calls::routines::{self, Routines};
 use crate::backend::jit::code::allocator::{Allocator, Kind};
 use crate::backend::jit::code::code_memory::{CodeMemory, serialize};
-use crate::backend::jit::code::jump_table::{self, JUMP_CODE, TABLE_SIZE};
 use crate::backend::jit::code::new_code::{MappingId, NewCode, Numbers, Start};
 use crate::backend::jit::registers::frame::RecordedBranches;
 use crate::decode::MAX_BLOCK;

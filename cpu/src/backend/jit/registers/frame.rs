@@ -56,6 +56,8 @@ pub(crate) struct Frame<'a> {
     pub limit: u64,
     /// The code was made for a processor that records branches: 1, else 0.
     pub recording: u64,
+    /// Address of the table of jumps for such code.
+    pub jumps: u64,
     /// The keys that were valid when native code was entered.
     pub keys: JumpKeys,
     /// MXCSR for Rust's code.
@@ -74,6 +76,7 @@ pub(crate) const FRAME_ADDRESS: Mem = Mem::at(FRAME, offset_of!(Frame<'_>, addre
 pub(crate) const FRAME_FLAGS: Mem = Mem::at(FRAME, offset_of!(Frame<'_>, flags) as i32);
 pub(crate) const FRAME_LIMIT: Mem = Mem::at(FRAME, offset_of!(Frame<'_>, limit) as i32);
 pub(crate) const FRAME_HOST_MXCSR: Mem = Mem::at(FRAME, offset_of!(Frame<'_>, host_mxcsr) as i32);
+pub(crate) const FRAME_JUMPS: Mem = Mem::at(FRAME, offset_of!(Frame<'_>, jumps) as i32);
 pub(crate) const FRAME_TARGET: Mem = Mem::at(FRAME, offset_of!(Frame<'_>, target) as i32);
 /// Size of the frame on the stack, which keeps the stack's alignment.
 pub(crate) const FRAME_SIZE: i32 = 96;

@@ -10,11 +10,11 @@ const ENTRY_SIZE: usize = 16;
 /// Offset in an entry of the address of the code.
 pub(crate) const JUMP_CODE: usize = 8;
 /// Size of a table in bytes.
-pub(super) const TABLE_SIZE: usize = ENTRY_SIZE * ENTRIES;
+pub(crate) const TABLE_SIZE: usize = ENTRY_SIZE * ENTRIES;
 /// Bits of a RIP that select the entry, whose offset is eight times their value.
 pub(crate) const JUMP_MASK: usize = ENTRY_SIZE / 8 * (ENTRIES - 1);
 
 /// Returns the offset of the entry for jumps to `rip`.
-pub(super) fn entry(rip: u64) -> usize {
+pub(crate) fn entry(rip: u64) -> usize {
     8 * (rip as usize & JUMP_MASK)
 }
