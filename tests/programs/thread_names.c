@@ -90,7 +90,8 @@ static void *logger(void *unused)
 static void *turner(void *unused)
 {
 	pthread_setname_np(pthread_self(), "first");
-	work(5);
+	/* The records of this do not fit into the buffer. */
+	work(500000);
 	pthread_setname_np(pthread_self(), "second");
 	turn_work();
 	meet();

@@ -45,6 +45,8 @@ impl<F: Files, W: Watch> Profile<F, W> {
                 let name = self.program(&name);
                 if let Some(task) = self.tasks.get_mut(&number) {
                     task.count.thread_name = Some(name).filter(|name| *name != task.count.program);
+                    let program = self.tree.program(task.count.name());
+                    task.stack.rename(program, &mut self.tree);
                 }
             }
             Event::Crash(crash) => {

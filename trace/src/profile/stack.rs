@@ -7,6 +7,8 @@
 
 mod jumps;
 
+use rustc_hash::FxHashMap;
+
 use super::Counts;
 use super::functions::{FunctionId, Functions};
 use super::inlined::{ChainId, Chains};
@@ -18,6 +20,8 @@ const MAX_DEPTH: usize = 1 << 16;
 const MAX_SEARCH: usize = 1 << 12;
 /// Maximum number of stacks that a task has left. When it is reached, the oldest is dropped.
 const MAX_PARKED: usize = 1 << 10;
+/// Number of frames of a stack that is moved to another name at most.
+const MAX_RENAMED: usize = 256;
 /// Number of inner frames of a stack to which a coroutine can return.
 const RESUMED: usize = 8;
 
@@ -137,6 +141,19 @@ impl Stack {
     pub fn begin(&mut self, program: NodeId, function: FunctionId, context: &mut Context<'_>) {
         self.frames.clear();
         self.add(program, function, NOWHERE, FrameKind::Outermost, context);
+    }
+
+    /// Moves the frames below the node of another program: the thread has another name from here
+    /// on. Deep stacks stay where they are, so that a name that changes each time has a bounded
+    /// cost.
+    pub fn rename(&mut self, program: NodeId, tree: &mut Tree) {
+        if self.frames.len() > MAX_RENAMED {
+            return;
+        }
+        let mut moved = FxHashMap::default();
+        for frame in &mut self.frames {
+            frame.node = tree.below(program, frame.node, &mut moved);
+        }
     }
 
     /// Adds a frame below node `parent`.

@@ -134,6 +134,35 @@ impl Tree {
         node
     }
 
+    /// The node with the path of `node` below `program`, which is the node of a program. `moved` has
+    /// nodes that were asked for before, and is for the same program.
+    pub fn below(
+        &mut self,
+        program: NodeId,
+        node: NodeId,
+        moved: &mut FxHashMap<NodeId, NodeId>,
+    ) -> NodeId {
+        let mut path = Vec::new();
+        let mut at = node;
+        let mut found = loop {
+            if let Some(found) = moved.get(&at) {
+                break *found;
+            }
+            match self.nodes.get(at as usize) {
+                Some(node) if !matches!(node.label, Label::Program(_)) && node.parent != at => {
+                    path.push((at, node.label));
+                    at = node.parent;
+                }
+                _ => break program,
+            }
+        };
+        for (at, label) in path.into_iter().rev() {
+            found = self.child(found, label);
+            moved.insert(at, found);
+        }
+        found
+    }
+
     fn add(&mut self, parent: NodeId, label: Label) {
         self.nodes.push(Node {
             parent,

@@ -121,6 +121,15 @@ pub(super) fn of_a_c_program(machine: &Machine) -> Result<()> {
         let mut parts = output.windows(expected.len());
         ensure!(parts.any(|part| part == expected.as_bytes()), "{kind}");
     }
+    // What a thread executes under its second name is below that.
+    let folded = report(machine, &["folded"], &trace)?;
+    let of = |root: &str, function: &str| {
+        let mut lines = folded.lines();
+        lines.any(|line| line.starts_with(root) && line.contains(function))
+    };
+    ensure!(of("first;", ";work"), "{folded}");
+    ensure!(of("second;", ";turn_work;work"), "{folded}");
+    ensure!(!of("first;", ";turn_work"), "{folded}");
     // A part of the trace begins with the names.
     let last = directory.path().join("last.btrace");
     let options = ["--epoch", "0", "--last", "1000"];
