@@ -236,7 +236,7 @@ fn each_write_of_watched_bytes_stops() {
     );
 }
 
-/// A page with a watchpoint does not keep code that writes beside it from native code.
+/// Bytes between those that the program writes, in pages that it writes all the time.
 #[test]
 fn writes_beside_a_watchpoint_do_not_stop() {
     let guest = program();
