@@ -11,7 +11,7 @@ use super::page_tables::PageTables;
 /// Number of modules at most. Debian's kernels load a hundred.
 const MAX_MODULES: usize = 4096;
 /// Number of symbols of all modules at most.
-const MAX_SYMBOLS: usize = 1 << 19;
+const MAX_SYMBOLS: usize = 1 << 18;
 /// Length of a name at most (`KSYM_NAME_LEN`).
 const MAX_NAME: usize = 512;
 /// Bytes of a `struct module` that are looked at, at most.
