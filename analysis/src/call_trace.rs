@@ -151,12 +151,18 @@ impl Watch for CallTrace {
     #[inline]
     fn record(&mut self, seen: &Seen<'_>) {
         let (id, clock) = (seen.count.id, seen.count.instructions);
-        let choice = &self.choice;
+        let (choice, frames) = (&self.choice, seen.stack.frames());
+        let end = |lines: &mut Lines, node, call| lines.end(id, node, call, clock, true);
+        if self.lines.cut {
+            // New calls have no room. Those that have a line still get their ends.
+            self.open.end(seen.task, frames, &mut self.lines, end);
+            return;
+        }
         self.open.follow(
             seen.task,
-            seen.stack.frames(),
+            frames,
             &mut self.lines,
-            |lines, node, call| lines.end(id, node, call, clock, true),
+            end,
             |lines, frame, outer| {
                 let in_line = |call: OpenCall| call.depth + u32::from(call.line.is_some());
                 let depth = outer.map_or(0, in_line);

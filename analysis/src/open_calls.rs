@@ -45,6 +45,26 @@ impl<C: Copy> OpenCalls<C> {
         end: impl Fn(&mut S, NodeId, C),
         begin: impl Fn(&mut S, &Frame, Option<C>) -> C,
     ) {
+        self.end(task, frames, state, end);
+        let open = &mut self.last.1;
+        let new = frames.get(open.len()..).unwrap_or_default();
+        let new = new.get(..MAX_OPEN - self.count).unwrap_or(new);
+        for frame in new {
+            let outer = open.last().map(|(_, call)| *call);
+            open.push((frame.node, begin(state, frame, outer)));
+        }
+        self.count += new.len();
+    }
+
+    /// As [`Self::follow`], but new calls are not followed.
+    #[inline]
+    pub(crate) fn end<S>(
+        &mut self,
+        task: u64,
+        frames: &[Frame],
+        state: &mut S,
+        end: impl Fn(&mut S, NodeId, C),
+    ) {
         self.select(task);
         let open = &mut self.last.1;
         // Only the inner frames change.
@@ -57,13 +77,6 @@ impl<C: Copy> OpenCalls<C> {
             self.count -= 1;
             end(state, node, call);
         }
-        let new = frames.get(open.len()..).unwrap_or_default();
-        let new = new.get(..MAX_OPEN - self.count).unwrap_or(new);
-        for frame in new {
-            let outer = open.last().map(|(_, call)| *call);
-            open.push((frame.node, begin(state, frame, outer)));
-        }
-        self.count += new.len();
     }
 
     /// Makes [`Self::last`] the calls of `task`.
