@@ -134,8 +134,8 @@ impl Tree {
         node
     }
 
-    /// The node with the path of `node` below `program`, which is the node of a program. `moved` has
-    /// nodes that were asked for before, and is for the same program.
+    /// The node with the path of `node` below `program`, which is the node of a program. `moved`
+    /// has nodes that were asked for before, and is for the same program.
     pub fn below(
         &mut self,
         program: NodeId,
