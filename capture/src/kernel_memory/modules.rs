@@ -1,8 +1,9 @@
 //! The modules that a kernel has loaded (kernel/module/main.c of Linux).
 //!
-//! The list of modules leads to a `struct module` of each. Its layout depends on the configuration
-//! of the kernel, except for what precedes: state, links and name. `kallsyms` is found by its value:
-//! when the module has been initialised, it points to the next member, `core_kallsyms`.
+//! The list of modules leads to a `struct module` of each. It begins with state, links and name,
+//! and the offsets of its other members depend on the configuration of the kernel. The member
+//! `kallsyms` is found by its value: in a module that has been initialised, it points to the next
+//! member, `core_kallsyms`.
 
 use vbts_symbols::{KernelFunction, is_function_type};
 
