@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::io;
 
 use vbts_trace::profile::functions::FunctionId;
-use vbts_trace::profile::stack::{Frame, FrameKind};
+use vbts_trace::profile::stack::{Frame, FrameKind, Stack};
 use vbts_trace::profile::tree::{Label, Node, NodeId};
 use vbts_trace::profile::{Ended, Seen, Sees, TaskCount, Watch};
 
@@ -179,6 +179,10 @@ impl Watch for CallTrace {
                 }
             },
         );
+    }
+
+    fn renamed(&mut self, task: u64, stack: &Stack) {
+        self.open.renamed(task, stack.frames());
     }
 
     fn end(&mut self, ended: &Ended<'_>) {

@@ -96,6 +96,14 @@ impl<C: Copy> OpenCalls<C> {
         }
     }
 
+    /// Takes the nodes that the frames of a task have got without a call or a return.
+    pub(crate) fn renamed(&mut self, task: u64, frames: &[Frame]) {
+        self.select(task);
+        for ((node, _), frame) in self.last.1.iter_mut().zip(frames) {
+            *node = frame.node;
+        }
+    }
+
     /// Removes the open calls of a task that has ended, the outermost first.
     pub(crate) fn finish(&mut self, task: u64) -> Open<C> {
         self.select(task);
@@ -140,7 +148,8 @@ mod tests {
         follow(9, &[1]);
         follow(7, &[1, 5]);
         assert_eq!(ended, [(3, 1), (4, 2), (2, 1)]);
-        assert_eq!(open.finish(7), [(1, 0), (5, 1)]);
+        open.renamed(7, &[frame(8), frame(9)]);
+        assert_eq!(open.finish(7), [(8, 0), (9, 1)]);
         assert_eq!(open.finish(7), []);
         assert_eq!(open.finish(9), [(1, 0)]);
         assert_eq!(open.count, 0);

@@ -5,6 +5,7 @@ use std::io;
 
 use serde_json::json;
 use vbts_trace::profile::modules::{Modules, is_kernel};
+use vbts_trace::profile::stack::Stack;
 use vbts_trace::profile::tree::{Label, NodeId};
 use vbts_trace::profile::{Ended, Seen, Sees, Watch};
 
@@ -95,6 +96,10 @@ impl Watch for SystemCalls {
                 })
             },
         );
+    }
+
+    fn renamed(&mut self, task: u64, stack: &Stack) {
+        self.open.renamed(task, stack.frames());
     }
 
     fn end(&mut self, ended: &Ended<'_>) {

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io;
 
+use vbts_trace::profile::stack::Stack;
 use vbts_trace::profile::tree::Label;
 use vbts_trace::profile::{Ended, Seen, Sees, Watch};
 
@@ -56,6 +57,10 @@ impl Watch for Timeline {
             |spool, node, ()| spool.push(task, node, SliceKind::End, clock),
             |spool, frame, _| spool.push(task, frame.node, SliceKind::Begin, clock),
         );
+    }
+
+    fn renamed(&mut self, task: u64, stack: &Stack) {
+        self.open.renamed(task, stack.frames());
     }
 
     fn end(&mut self, ended: &Ended<'_>) {

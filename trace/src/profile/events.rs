@@ -47,6 +47,7 @@ impl<F: Files, W: Watch> Profile<F, W> {
                     task.count.thread_name = Some(name).filter(|name| *name != task.count.program);
                     let program = self.tree.program(task.count.name());
                     task.stack.rename(program, &mut self.tree);
+                    self.watch.renamed(number, &task.stack);
                 }
             }
             Event::Crash(crash) => {

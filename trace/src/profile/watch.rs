@@ -48,6 +48,9 @@ pub trait Watch {
     /// A record was taken into account.
     fn record(&mut self, _seen: &Seen<'_>) {}
 
+    /// The frames of a task's stack have other nodes, because the thread has another name.
+    fn renamed(&mut self, _task: u64, _stack: &Stack) {}
+
     /// A task has ended, or the trace has.
     fn end(&mut self, _ended: &Ended<'_>) {}
 }

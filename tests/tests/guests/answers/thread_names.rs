@@ -130,6 +130,9 @@ pub(super) fn of_a_c_program(machine: &Machine) -> Result<()> {
     ensure!(of("first;", ";work"), "{folded}");
     ensure!(of("second;", ";turn_work;work"), "{folded}");
     ensure!(!of("first;", ";turn_work"), "{folded}");
+    // Another name is neither a call nor a return.
+    let calls = report(machine, &["trace", "--function", "turner"], &trace)?;
+    ensure!(calls.matches("turner() {").count() == 1, "{calls}");
     // A part of the trace begins with the names.
     let last = directory.path().join("last.btrace");
     let options = ["--epoch", "0", "--last", "1000"];
