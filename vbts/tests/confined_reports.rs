@@ -66,8 +66,10 @@ impl Case {
 
     /// A report of `what` that writes to `output`.
     fn command(&self, what: &str, options: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_vbts"));
+        // A shell has what it starts in the background ignore SIGINT, and vbts would, too.
+        let mut command = Command::new("env");
         command
+            .args(["--default-signal=INT", env!("CARGO_BIN_EXE_vbts")])
             .args(["report", what, "--output"])
             .arg(self.path("answer"))
             .arg("--root")
