@@ -312,7 +312,7 @@ fn inlined_at<W: Watch>(profile: &mut Loaded<W>, place: Place) -> Vec<InlinedAt>
         .inlined_at(modules.get(place.module), place.offset)
 }
 
-/// Where a frame of a stack is.
+/// Where a frame of a stack is, as far as a place tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Position {
     /// The place is in its function, or in that of a caller, as the names tell.
@@ -322,11 +322,12 @@ enum Position {
     /// The place is in a part of its function that a compiler has moved away, and that no symbol
     /// names.
     InPart,
+    /// The place tells nothing of the frame.
     Unknown,
 }
 
-/// Returns whether `place` is the position of a frame: the end of the last branch, or the call of
-/// the frame `inner`.
+/// Returns where a frame is whose last known place is `place`: the end of the last branch, or the
+/// call of the frame `inner`.
 fn position<W: Watch>(
     profile: &Loaded<W>,
     frame: &FrameNow,
