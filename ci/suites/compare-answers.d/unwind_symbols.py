@@ -3,6 +3,7 @@
 With these, valgrind knows where functions begin. The symbol of a function is its address.
 """
 
+import functools
 import os
 import re
 import shutil
@@ -59,6 +60,7 @@ def make_for(path, directory):
         file.write(with_checksum(bytes(data), checksum))
 
 
+@functools.cache
 def functions(path):
     """Returns the sizes of functions by their addresses. The entry of a part that a compiler has
     moved out of a function begins with a frame on the stack.
