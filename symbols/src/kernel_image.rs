@@ -68,14 +68,17 @@ impl KernelImage {
             let found = texts.find(|(addresses, _)| addresses.contains(&function.address));
             found.or(first).map_or(freed, |(_, index)| *index)
         };
-        let of_freed = self.functions.iter().filter(|f| section_of(f) == freed);
-        let last = of_freed.map(|function| function.address).max();
-        let names: Vec<_> = self
+        let mut last = None;
+        let symbols: Vec<_> = self
             .functions
             .iter()
             .map(|function| {
-                writer.reserve_symbol_index(Some(section_of(function)));
-                writer.add_string(&function.name)
+                let section = section_of(function);
+                if section == freed {
+                    last = last.max(Some(function.address));
+                }
+                writer.reserve_symbol_index(Some(section));
+                (section, writer.add_string(&function.name))
             })
             .collect();
         let last = last.map_or(end, |last| last.saturating_add(MAX_FUNCTION));
@@ -120,9 +123,9 @@ impl KernelImage {
             writer.write(code);
         }
         writer.write_null_symbol();
-        for (function, name) in self.functions.iter().zip(names) {
+        for (function, (section, name)) in self.functions.iter().zip(symbols) {
             writer.write_symbol(&Sym {
-                section: Some(section_of(function).0),
+                section: Some(section.0),
                 st_name: writer.string_offset(Some(name)),
                 st_info: elf::SymbolInfo::new(elf::STB_GLOBAL, elf::STT_FUNC),
                 st_other: elf::SymbolOther(0),

@@ -4,29 +4,29 @@
 
 use vbts_symbols::{KernelFunction, is_function_type};
 
-/// A symbol: its type, as nm has it, its name and its address.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Symbol {
-    pub kind: u8,
-    pub name: Vec<u8>,
-    pub address: u64,
-}
-
-impl Symbol {
-    /// The function that the symbol is of.
-    pub(super) fn function(self) -> Option<KernelFunction> {
-        let is_function = is_function_type(self.kind) && !self.name.is_empty();
-        is_function.then_some(KernelFunction {
-            address: self.address,
-            name: self.name,
-        })
-    }
-}
-
 /// Number of tokens.
 const TOKENS: usize = 256;
 /// Length of a name at most, with its type (`KSYM_NAME_LEN`).
-const MAX_NAME: usize = 512;
+pub(super) const MAX_NAME: usize = 512;
+
+/// A symbol: its type, as nm has it, its name and its address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Symbol<'a> {
+    pub kind: u8,
+    pub name: &'a [u8],
+    pub address: u64,
+}
+
+impl Symbol<'_> {
+    /// The function that the symbol is of.
+    pub(super) fn function(&self) -> Option<KernelFunction> {
+        let is_function = is_function_type(self.kind) && !self.name.is_empty();
+        is_function.then(|| KernelFunction {
+            address: self.address,
+            name: self.name.to_vec(),
+        })
+    }
+}
 
 /// The tables of a kernel. Each is followed by bytes that do not belong to it.
 #[derive(Debug, Clone, Copy)]
@@ -47,7 +47,7 @@ pub(super) struct Tables<'a> {
 
 impl Tables<'_> {
     /// Passes each symbol to `visit`. `None` if the tables do not fit each other.
-    pub(super) fn symbols(&self, mut visit: impl FnMut(Symbol)) -> Option<()> {
+    pub(super) fn symbols(&self, mut visit: impl FnMut(Symbol<'_>)) -> Option<()> {
         let tokens = self.tokens()?;
         let offsets = self.offsets.get(..self.count.checked_mul(4)?)?;
         let offsets: Vec<i32> = offsets
@@ -70,7 +70,7 @@ impl Tables<'_> {
             };
             visit(Symbol {
                 kind: *kind,
-                name: name.to_vec(),
+                name,
                 address,
             });
         }
@@ -191,7 +191,7 @@ mod tests {
             base: 0,
             count: 1,
         };
-        assert!(tables.symbols(drop).is_some());
+        assert!(tables.symbols(|_| ()).is_some());
         for damaged in [
             Tables { count: 2, ..tables },
             Tables {
@@ -211,7 +211,7 @@ mod tests {
                 ..tables
             },
         ] {
-            assert!(damaged.symbols(drop).is_none(), "{damaged:?}");
+            assert!(damaged.symbols(|_| ()).is_none(), "{damaged:?}");
         }
     }
 }

@@ -6,29 +6,27 @@
 //! member, `core_kallsyms`.
 
 use vbts_symbols::{KernelFunction, is_function_type};
+use vbts_trace::profile::modules::KERNEL_START;
 
+use super::kallsyms::MAX_NAME;
 use super::page_tables::PageTables;
 
 /// Number of modules at most. Debian's kernels load a hundred.
 const MAX_MODULES: usize = 4096;
 /// Number of symbols of all modules at most.
 const MAX_SYMBOLS: usize = 1 << 18;
-/// Length of a name at most (`KSYM_NAME_LEN`).
-const MAX_NAME: usize = 512;
 /// Bytes of a `struct module` that are looked at, at most.
 const MAX_STRUCT: usize = 4096;
 /// The member `list`, and the size of a word.
 const LIST: u64 = 8;
 const WORD: usize = 8;
-/// Addresses of the kernel are above this one.
-const KERNEL: u64 = 1 << 63;
 /// Size of a symbol (`Elf64_Sym`).
 const SYMBOL: usize = 24;
 
 /// A loaded module.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Module {
-    /// Its functions.
+    /// Functions, with their linear addresses.
     pub functions: Vec<KernelFunction>,
     /// The address of its code, and the bytes.
     pub code: (u64, Vec<u8>),
@@ -49,7 +47,7 @@ pub(super) fn loaded(memory: &PageTables<'_>, head: u64, max_code: usize) -> Vec
     let (mut code, mut symbols) = (max_code, MAX_SYMBOLS);
     let mut link = memory.word(head);
     for _ in 0..MAX_MODULES {
-        let Some(at) = link.filter(|at| *at != head && *at >= KERNEL) else {
+        let Some(at) = link.filter(|at| *at != head && *at >= KERNEL_START) else {
             break;
         };
         let tables = tables(memory, at.wrapping_sub(LIST), symbols);
@@ -79,7 +77,7 @@ fn module(memory: &PageTables<'_>, tables: &Tables, max_code: usize) -> Option<M
         let (_, rest) = rest.split_first_chunk::<4>()?;
         let (address, size) = rest.split_first_chunk()?;
         let (address, size) = (number(address), number(size.first_chunk()?));
-        if !is_function_type(kind) || address < KERNEL {
+        if !is_function_type(kind) || address < KERNEL_START {
             continue;
         }
         let name = tables.names.wrapping_add(u32::from_le_bytes(*name).into());
@@ -115,7 +113,7 @@ fn tables(memory: &PageTables<'_>, at: u64, max: usize) -> Option<Tables> {
         let (symbols, names, types) = (word(0)?, word(2)?, word(3)?);
         // A number of 32 bits.
         let count = word(1)? as u32 as usize;
-        let are_addresses = [symbols, names, types].iter().all(|at| *at >= KERNEL);
+        let are_addresses = [symbols, names, types].iter().all(|at| *at >= KERNEL_START);
         (are_addresses && (1..=max).contains(&count)).then_some(Tables {
             symbols,
             count,

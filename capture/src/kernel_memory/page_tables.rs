@@ -83,7 +83,7 @@ pub(super) mod tests {
     use super::*;
     use vbts_vmm::memory::{MIN_MEMORY, Size, allocate};
 
-    /// Where the tests have page tables, in low memory.
+    /// Address of the page tables of the tests, in low memory.
     const TABLES: u64 = 0x10_0000;
     /// The linear address at which they map the page at [`FRAME`], and the next one.
     pub(in crate::kernel_memory) const MAPPED: u64 = 0xFFFF_FFFF_C000_0000;
