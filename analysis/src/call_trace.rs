@@ -16,13 +16,8 @@ use super::{Loaded, Names, Out};
 
 /// Maximum number of lines that are kept: 128 MiB.
 const MAX_LINES: usize = 1 << 22;
-/// Indentation in columns for each call.
-const INDENT: usize = 2;
-/// The indentation at most.
-const SPACES: &str = match str::from_utf8(&[b' '; 120]) {
-    Ok(spaces) => spaces,
-    Err(_) => "",
-};
+/// Indentation in columns for each call, and at most.
+const INDENT: (usize, usize) = (2, 120);
 
 /// Content of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,7 +44,7 @@ struct Line {
 /// A call that has not returned.
 #[derive(Debug, Clone, Copy)]
 struct OpenCall {
-    /// It is a call of a chosen function, or inside one.
+    /// A chosen function, or one that such a call leads to, is called.
     is_chosen: bool,
     /// The number of shown calls in which it is.
     depth: u32,
@@ -80,7 +75,7 @@ pub struct Choice {
 }
 
 impl Choice {
-    /// Whether a call is chosen wherever it is.
+    /// Returns whether a call is chosen wherever it is.
     fn has(&self, frame: &Frame) -> bool {
         let functions = self.functions.as_ref();
         functions.is_none_or(|functions| {
@@ -239,9 +234,10 @@ pub fn call_trace(profile: &mut Loaded<CallTrace>, out: &mut Out<'_>) -> io::Res
     let tasks = task_names(profile.tasks(), &names);
     let width = tasks.values().map(String::len).max().unwrap_or(0).max(8);
     writeln!(out, "{:>14} {:>width$}  call", "instructions", "task")?;
+    let spaces = " ".repeat(INDENT.1);
     for line in &lines.list {
-        let indent = INDENT * line.depth as usize;
-        let indent = SPACES.get(..indent).unwrap_or(SPACES);
+        let indent = spaces.get(..INDENT.0 * line.depth as usize);
+        let indent = indent.unwrap_or(&spaces);
         let (name, inlined) = (name(line.node), inlined(line.node));
         let task = tasks.get(&line.task).map_or("", String::as_str);
         match line.kind {

@@ -74,7 +74,7 @@ pub struct Samples {
     /// The thread of the last record.
     last: ((u64, u32), u32),
     list: Vec<Sample>,
-    /// Where samples were added to [`Self::list`], by [`slot`].
+    /// Indexes of samples in [`Self::list`] that were added last, by [`slot`].
     recent: Vec<u32>,
     /// Instructions of a part of time.
     width: u64,

@@ -312,7 +312,7 @@ fn inlined_at<W: Watch>(profile: &mut Loaded<W>, place: Place) -> Vec<InlinedAt>
         .inlined_at(modules.get(place.module), place.offset)
 }
 
-/// Where a frame of a stack is, as far as a place tells.
+/// Position of a frame of a stack, as far as a place tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Position {
     /// The place is in its function, or in that of a caller, as the names tell.
@@ -399,19 +399,16 @@ fn show<W: Watch>(
         let inner = depth
             .checked_sub(1)
             .and_then(|at| frames.iter().nth_back(at));
-        match position(profile, frame, inner, place) {
-            Position::InFunction if name.name.starts_with(label) => {}
-            Position::InUnnamed => {}
-            Position::InPart => {
-                writeln!(out, "  {number:>4}  {label} ({})", name.name)?;
-                number += 1;
-                continue;
-            }
-            Position::InFunction | Position::Unknown => {
-                writeln!(out, "  {number:>4}  {label}")?;
-                number += 1;
-                continue;
-            }
+        let without_place = match position(profile, frame, inner, place) {
+            Position::InFunction if name.name.starts_with(label) => None,
+            Position::InUnnamed => None,
+            Position::InPart => Some(format!("{label} ({})", name.name)),
+            Position::InFunction | Position::Unknown => Some(label.to_owned()),
+        };
+        if let Some(text) = without_place {
+            writeln!(out, "  {number:>4}  {text}")?;
+            number += 1;
+            continue;
         }
         for call in place
             .map(|place| inlined_at(profile, place))

@@ -136,7 +136,7 @@ pub(crate) fn is_btrace(path: &Path) -> bool {
         .is_some_and(|extension| extension == "btrace")
 }
 
-/// Whether an option's output is standard output.
+/// Returns whether an option's output is standard output.
 pub(crate) fn is_stdout(path: &Path) -> bool {
     path == "-"
 }

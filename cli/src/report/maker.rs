@@ -25,11 +25,11 @@ const MAX_WORKERS: usize = 4;
 
 /// The traces of a report.
 pub(super) struct Started {
-    /// The first one.
+    /// The first trace.
     pub source: Source,
-    /// The same one, if the report reads it twice.
+    /// The first trace again, for a report that reads it twice.
     pub again: Option<Source>,
-    /// The second one, if it is a report of two.
+    /// The second trace of a report of two.
     pub other: Option<Source>,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct Counted<W = ()> {
     pub profile: Loaded<W>,
     /// The command that was traced.
     pub command: Vec<String>,
-    /// Its words.
+    /// Words of the command, with spaces between them.
     pub title: String,
     /// The source files that the options select.
     selection: Selection,
