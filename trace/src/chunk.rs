@@ -161,22 +161,73 @@ pub(crate) fn decompress(frame: &[u8], size: usize) -> Result<Vec<u8>, Error> {
     (bytes.len() == size).then_some(bytes).ok_or(Error::Damaged)
 }
 
+/// Makes parts.
+pub(crate) struct Compressor(zstd::bulk::Compressor<'static>);
+
+impl std::fmt::Debug for Compressor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Compressor").finish_non_exhaustive()
+    }
+}
+
+impl Compressor {
+    /// # Errors
+    /// There is no memory for zstd.
+    pub(crate) fn new() -> Result<Self, Error> {
+        Ok(Self(zstd::bulk::Compressor::new(LEVEL)?))
+    }
+
+    /// Compresses bytes to a frame.
+    ///
+    /// # Errors
+    /// There is no memory for zstd.
+    pub(crate) fn frame(&mut self, plain: &[u8]) -> Result<Vec<u8>, Error> {
+        Ok(self.0.compress(plain)?)
+    }
+
+    /// Appends a part to `out`.
+    ///
+    /// # Errors
+    /// The part is larger than [`MAX_PLAIN`], or there is no memory for zstd.
+    pub(crate) fn push_part(
+        &mut self,
+        out: &mut Vec<u8>,
+        kind: u8,
+        plain: &[u8],
+    ) -> Result<(), Error> {
+        if plain.len() > MAX_PLAIN {
+            return Err(Error::TooLarge(plain.len()));
+        }
+        let compressed = self.frame(plain)?;
+        let (compression, stored) = if compressed.len() < plain.len() {
+            (ZSTD, compressed.as_slice())
+        } else {
+            (PLAIN, plain)
+        };
+        let mut header = Header {
+            kind,
+            compression,
+            stored: stored.len() as u32,
+            plain: plain.len() as u32,
+            checksum: 0,
+        };
+        header.checksum = header.checksum(stored);
+        out.extend_from_slice(&header.to_bytes());
+        out.extend_from_slice(stored);
+        Ok(())
+    }
+}
+
 /// Writes parts.
+#[derive(Debug)]
 pub(crate) struct Parts<W> {
     /// Where to.
     pub output: W,
     /// Bytes so far.
     pub position: u64,
-    /// Compresses them.
-    pub compressor: zstd::bulk::Compressor<'static>,
-}
-
-impl<W> std::fmt::Debug for Parts<W> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Parts")
-            .field("position", &self.position)
-            .finish_non_exhaustive()
-    }
+    compressor: Compressor,
+    /// A part before it is written.
+    part: Vec<u8>,
 }
 
 impl<W: Write> Parts<W> {
@@ -188,7 +239,8 @@ impl<W: Write> Parts<W> {
         Ok(Self {
             output,
             position: 0,
-            compressor: zstd::bulk::Compressor::new(LEVEL)?,
+            compressor: Compressor::new()?,
+            part: Vec::new(),
         })
     }
 
@@ -207,24 +259,11 @@ impl<W: Write> Parts<W> {
     /// # Errors
     /// The output fails, or the part is larger than [`MAX_PLAIN`].
     pub(crate) fn write(&mut self, kind: u8, plain: &[u8]) -> Result<(), Error> {
-        if plain.len() > MAX_PLAIN {
-            return Err(Error::TooLarge(plain.len()));
-        }
-        let compressed = self.compressor.compress(plain)?;
-        let (compression, stored) = if compressed.len() < plain.len() {
-            (ZSTD, compressed.as_slice())
-        } else {
-            (PLAIN, plain)
-        };
-        let mut header = Header {
-            kind,
-            compression,
-            stored: stored.len() as u32,
-            plain: plain.len() as u32,
-            checksum: 0,
-        };
-        header.checksum = header.checksum(stored);
-        self.write_all(&header.to_bytes())?;
-        self.write_all(stored)
+        let mut part = std::mem::take(&mut self.part);
+        part.clear();
+        self.compressor.push_part(&mut part, kind, plain)?;
+        self.write_all(&part)?;
+        self.part = part;
+        Ok(())
     }
 }

@@ -7,6 +7,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `writer`, `reader` | files |
+//! | `block` | their blocks, which several threads can encode |
 //! | `run` | what the file says about the run, as JSON |
 //! | `event` | what happens between branches |
 //! | `branches` | the codec of branches |
@@ -38,6 +39,7 @@
 #![forbid(unsafe_code)]
 #![warn(unreachable_pub)]
 
+mod block;
 mod branches;
 mod chunk;
 mod event;
@@ -48,6 +50,7 @@ mod run;
 mod varint;
 mod writer;
 
+pub use block::{Block, BlockEncoder, EncodeBlocks};
 pub use event::{CodeSource, Crash, Event, Status};
 pub use reader::{Batch, Item, Part, Passed, Reader};
 pub use run::{Run, Streams, Summary};

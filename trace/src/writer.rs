@@ -1,46 +1,37 @@
 //! Writes a trace.
 
-use std::collections::HashMap;
 use std::io::Write;
 
 use serde::Serialize;
 
-use crate::branches::{Context, Encoder};
-use crate::chunk::{END_MAGIC, MAGIC, MAX_EVENT, MAX_JSON, Parts, VERSION, kind};
-use crate::event::{self, Event};
+use crate::block::{Block, BlockEncoder, EncodeBlocks};
+use crate::branches::MAX_RUN;
+use crate::chunk::{END_MAGIC, MAGIC, MAX_JSON, Parts, VERSION, kind};
+use crate::event::Event;
 use crate::run::{Run, Summary};
 use crate::{Branch, Error, varint};
 
-/// Bytes of encoded branches, or of events, after which a block ends. It also ends when the encoder
-/// is full, after about 4 million branches. Each block begins with empty tables, so that a reader
-/// can begin there.
-const BLOCK_BYTES: usize = 8 << 20;
-/// Branches between two looks at the size of the block.
+/// Branches that a segment can have: as many as a block can have.
+const SEGMENT_BRANCHES: u64 = MAX_RUN;
+/// Bytes of events after which a segment ends.
+const SEGMENT_EVENTS: usize = 8 << 20;
+/// Bytes of an event without its names and texts, about.
+const EVENT: usize = 8;
+/// Branches between two looks at the size of the segment and of the block.
 const PIECE: usize = 4096;
 
-/// Writes a trace to `W`, in blocks: what was not flushed is in memory, at most about 100 MB.
+/// Writes a trace to `W`, in blocks that `E` encodes: what was not flushed is in memory, at most
+/// about 100 MB with a [`BlockEncoder`].
 #[derive(Debug)]
-pub struct Writer<W: Write> {
+pub struct Writer<W, E = BlockEncoder> {
     parts: Parts<W>,
-    encoder: Encoder,
-    /// The last branches of each task of the block.
-    contexts: HashMap<u64, Context>,
-    /// The events of the block.
-    events: Vec<u8>,
-    /// An event while it is encoded.
-    event: Vec<u8>,
-    /// The task of what follows.
-    task: Option<u64>,
-    /// Branches of the block before its last event.
-    told: u64,
-    /// Time of the last event.
-    time: u64,
-    /// Time of the last event of the block; 0 before its first one.
-    block_time: u64,
-    /// Time of the last event before the block.
-    began: u64,
-    /// Branches before the block.
-    first: u64,
+    blocks: E,
+    /// Branches so far.
+    records: u64,
+    /// Branches of the segment, and bytes of its events.
+    segment: (u64, usize),
+    /// Branches that are written.
+    written: u64,
     /// For each block: its position, the branches before it, and the time before it.
     index: Vec<[u64; 3]>,
 }
@@ -49,24 +40,28 @@ impl<W: Write> Writer<W> {
     /// Begins a trace.
     ///
     /// # Errors
-    /// The output fails.
+    /// The output fails, or there is no memory for the compression.
     pub fn new(output: W, run: &Run) -> Result<Self, Error> {
+        Self::with_encoder(output, run, BlockEncoder::new()?)
+    }
+}
+
+impl<W: Write, E: EncodeBlocks> Writer<W, E> {
+    /// Begins a trace whose blocks `blocks` encodes. The file does not depend on that.
+    ///
+    /// # Errors
+    /// The output fails, or there is no memory for the compression.
+    pub fn with_encoder(output: W, run: &Run, blocks: E) -> Result<Self, Error> {
         let mut parts = Parts::new(output)?;
         parts.write_all(&MAGIC)?;
         parts.write_all(&VERSION.to_le_bytes())?;
         parts.write(kind::RUN, &json(run)?)?;
         Ok(Self {
             parts,
-            encoder: Encoder::default(),
-            contexts: HashMap::new(),
-            events: Vec::new(),
-            event: Vec::new(),
-            task: None,
-            told: 0,
-            time: 0,
-            block_time: 0,
-            began: 0,
-            first: 0,
+            blocks,
+            records: 0,
+            segment: (0, 0),
+            written: 0,
             index: Vec::new(),
         })
     }
@@ -76,28 +71,35 @@ impl<W: Write> Writer<W> {
         &mut self.parts.output
     }
 
+    /// What encodes the blocks.
+    pub fn encoder(&mut self) -> &mut E {
+        &mut self.blocks
+    }
+
     /// Number of branches so far.
     pub fn records(&self) -> u64 {
-        self.first + self.encoder.count()
+        self.records
     }
 
     /// Number of branches that are not written yet, because their block is not complete.
     pub fn kept(&self) -> u64 {
-        self.encoder.count()
+        self.records - self.written
     }
 
     /// Adds branches of a task, oldest first.
     ///
     /// # Errors
-    /// The output fails.
+    /// The output fails, or a block is lost because there is no memory for the compression.
     pub fn branches(&mut self, task: u64, branches: &[Branch]) -> Result<(), Error> {
         for piece in branches.chunks(PIECE) {
-            if self.encoder.len() >= BLOCK_BYTES || self.encoder.is_full(piece.len()) {
-                self.flush()?;
+            let count = piece.len() as u64;
+            if self.segment.0 + count > SEGMENT_BRANCHES {
+                self.end_segment();
             }
-            self.select(task);
-            let context = self.contexts.entry(task).or_default();
-            self.encoder.push(piece, context);
+            self.segment.0 += count;
+            self.records += count;
+            self.blocks.branches(task, piece);
+            self.write_blocks(false)?;
         }
         Ok(())
     }
@@ -105,76 +107,44 @@ impl<W: Write> Writer<W> {
     /// Adds an event of a task.
     ///
     /// # Errors
-    /// The output fails, or the event has more than 32 MiB.
+    /// As [`Self::branches`], or the event has more than 32 MiB.
     pub fn event(&mut self, task: u64, event: &Event) -> Result<(), Error> {
-        if self.events.len() >= BLOCK_BYTES {
-            self.flush()?;
+        if self.segment.1 >= SEGMENT_EVENTS {
+            self.end_segment();
         }
-        self.select(task);
-        self.event.clear();
-        let kind = event.encode(&mut self.event);
-        let len = self.event.len();
-        if len > MAX_EVENT {
-            return Err(Error::TooLarge(len));
+        self.segment.1 += EVENT + event.size();
+        self.blocks.event(task, event);
+        self.write_blocks(false)
+    }
+
+    fn end_segment(&mut self) {
+        self.blocks.end_segment();
+        self.segment = (0, 0);
+    }
+
+    /// Writes the blocks that are complete. With `wait`, those of all segments that have ended.
+    fn write_blocks(&mut self, wait: bool) -> Result<(), Error> {
+        while let Some(block) = self.blocks.next_block(wait) {
+            self.write_block(&block?)?;
         }
-        self.begin_event(kind, event.time());
-        varint::push_bytes(&mut self.events, &self.event);
         Ok(())
     }
 
-    /// Names the task of what follows.
-    fn select(&mut self, task: u64) {
-        if self.task == Some(task) {
-            return;
-        }
-        self.task = Some(task);
-        self.begin_event(event::SELECT, None);
-        self.event.clear();
-        varint::push(&mut self.event, task);
-        varint::push_bytes(&mut self.events, &self.event);
-    }
-
-    /// Appends what is in front of an event: the branches since the last one, its kind and time.
-    fn begin_event(&mut self, kind: u8, time: Option<u64>) {
-        let count = self.encoder.count();
-        varint::push(&mut self.events, count - self.told);
-        self.told = count;
-        self.events.push(kind);
-        if let Some(time) = time {
-            let difference = time.wrapping_sub(self.block_time).cast_signed();
-            varint::push_signed(&mut self.events, difference);
-            (self.time, self.block_time) = (time, time);
-        }
+    fn write_block(&mut self, block: &Block) -> Result<(), Error> {
+        let position = self.parts.position;
+        self.index.push([position, block.first, block.began]);
+        self.written = block.first + block.count;
+        self.parts.write_all(&block.bytes)
     }
 
     /// Writes everything so far, so that a reader finds it even if the file ends here. Many small
     /// blocks make a large file.
     ///
     /// # Errors
-    /// The output fails.
+    /// As [`Self::branches`].
     pub fn flush(&mut self) -> Result<(), Error> {
-        let count = self.encoder.count();
-        if count == 0 && self.events.is_empty() {
-            return Ok(());
-        }
-        let position = self.parts.position;
-        self.index.push([position, self.first, self.began]);
-        let mut part = Vec::with_capacity(self.events.len() + 20);
-        varint::push(&mut part, self.first);
-        varint::push(&mut part, count);
-        part.append(&mut self.events);
-        self.parts.write(kind::EVENTS, &part)?;
-        if count > 0 {
-            part.clear();
-            let compressor = &mut self.parts.compressor;
-            self.encoder.finish(&mut part, compressor)?;
-            self.parts.write(kind::BRANCHES, &part)?;
-        }
-        self.contexts.clear();
-        (self.task, self.told, self.block_time) = (None, 0, 0);
-        self.first += count;
-        self.began = self.time;
-        Ok(())
+        self.end_segment();
+        self.write_blocks(true)
     }
 
     /// Ends the trace. Nothing must follow.
@@ -187,7 +157,7 @@ impl<W: Write> Writer<W> {
         self.parts.write(kind::SUMMARY, &json(summary)?)?;
         let mut index = Vec::new();
         varint::push(&mut index, at);
-        varint::push(&mut index, self.first);
+        varint::push(&mut index, self.records);
         let mut last = [0; 3];
         for block in &self.index {
             for (value, last) in block.iter().zip(&last) {

@@ -4,6 +4,7 @@ use rustc_hash::FxHashMap;
 
 use super::predictor::{Context, MAX_NODES, Nodes, confirmed, node_of};
 use super::streams::{self, Bits, KNOWN, MAX_RUN, NEW, STREAMS, stream_after, symbol};
+use crate::chunk::Compressor;
 use crate::{Branch, Error, varint};
 
 /// Number of places.
@@ -139,15 +140,21 @@ impl Encoder {
         self.nodes.correct_entry(context, node);
     }
 
-    /// Appends the encoded form to `out`, and starts again.
+    /// Appends the encoded form to `out`, and starts again, also after an error.
     ///
     /// # Errors
     /// There is no memory for zstd.
     pub(crate) fn finish(
         &mut self,
         out: &mut Vec<u8>,
-        compressor: &mut zstd::bulk::Compressor<'_>,
+        compressor: &mut Compressor,
     ) -> Result<(), Error> {
+        let written = self.write(out, compressor);
+        self.clear();
+        written
+    }
+
+    fn write(&mut self, out: &mut Vec<u8>, compressor: &mut Compressor) -> Result<(), Error> {
         for symbols in &self.symbols {
             streams::push(out, symbols, compressor)?;
         }
@@ -160,9 +167,7 @@ impl Encoder {
                 .collect();
             streams::push(out, &bytes, compressor)?;
         }
-        streams::push(out, &self.new, compressor)?;
-        self.clear();
-        Ok(())
+        streams::push(out, &self.new, compressor)
     }
 
     fn clear(&mut self) {

@@ -27,6 +27,7 @@ pub(crate) use streams::MAX_RUN;
 mod tests {
     use super::*;
     use crate::Branch;
+    use crate::chunk::Compressor;
     use proptest::prelude::*;
 
     /// One of many branches. The first one is that of the node that there always is.
@@ -43,7 +44,7 @@ mod tests {
             encoder.push(branches, &mut contexts[*task]);
         }
         let mut encoded = Vec::new();
-        let mut compressor = zstd::bulk::Compressor::new(1).unwrap();
+        let mut compressor = Compressor::new().unwrap();
         encoder.finish(&mut encoded, &mut compressor).unwrap();
         decoder.start(&encoded).unwrap();
         let mut contexts = [Context::default(); 4];

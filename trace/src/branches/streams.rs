@@ -3,8 +3,9 @@
 use std::vec::IntoIter;
 
 use super::corrections::KEPT;
+use crate::Error;
+use crate::chunk::{self, Compressor};
 use crate::varint::{self, Cursor};
-use crate::{Error, chunk};
 
 /// The branch is the one whose index follows. Smaller codes are positions among the last
 /// corrections.
@@ -137,11 +138,11 @@ impl Symbols {
 pub(super) fn push(
     out: &mut Vec<u8>,
     stream: &[u8],
-    compressor: &mut zstd::bulk::Compressor<'_>,
+    compressor: &mut Compressor,
 ) -> Result<(), Error> {
     varint::push(out, stream.len() as u64);
     if stream.len() >= MIN_FRAME {
-        let frame = compressor.compress(stream)?;
+        let frame = compressor.frame(stream)?;
         if frame.len() < stream.len() {
             varint::push_bytes(out, &frame);
             return Ok(());
