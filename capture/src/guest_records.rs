@@ -77,13 +77,17 @@ impl GuestRecords {
     /// # Errors
     /// There is no such memory.
     pub(crate) fn read_drained(&self, pool: &BranchPool) -> Result<Records, WriterError> {
-        self.copy(pool, parse_drained)
+        self.copy(pool, |all, is_32_bit, records| {
+            for record in all {
+                parse_drained(words(record), is_32_bit, records);
+            }
+        })
     }
 
     fn copy(
         &self,
         pool: &BranchPool,
-        parse: impl Fn([u64; 3], bool, &mut Records),
+        parse: impl Fn(&[[u8; RECORD_SIZE]], bool, &mut Records),
     ) -> Result<Records, WriterError> {
         let mut records = Records::with_capacity(self.len / RECORD_SIZE, pool);
         let mut bytes = Vec::with_capacity(COPIED.min(self.len) + RECORD_SIZE);
@@ -96,9 +100,7 @@ impl GuestRecords {
                     .map_err(|_| WriterError::Records(extent.address))?;
                 (address, left) = (address + len as u64, left - len);
                 let (whole, rest) = bytes.as_chunks();
-                whole
-                    .iter()
-                    .for_each(|record| parse(words(record), self.is_32_bit, &mut records));
+                parse(whole, self.is_32_bit, &mut records);
                 // A record may continue in the next extent.
                 let parsed = bytes.len() - rest.len();
                 bytes.drain(..parsed);
@@ -115,16 +117,16 @@ fn words(record: &[u8; RECORD_SIZE]) -> [u64; 3] {
     std::array::from_fn(|at| words.get(at).map_or(0, |word| u64::from_le_bytes(*word)))
 }
 
-/// Appends a branch. The addresses of a 32-bit guest become those that a trace has.
+/// A branch. The addresses of a 32-bit guest become those that a trace has.
 #[inline]
-fn push(from: u64, to: u64, is_32_bit: bool, records: &mut Records) {
-    records.push(match is_32_bit {
+fn branch(from: u64, to: u64, is_32_bit: bool) -> Branch {
+    match is_32_bit {
         true => Branch {
             from: extend_32(from),
             to: extend_32(to),
         },
         false => Branch { from, to },
-    });
+    }
 }
 
 /// The mark with this qualifier.
@@ -136,12 +138,24 @@ fn mark(qualifier: u64, time: u64) -> Mark {
     }
 }
 
-/// Appends a record {source, target, flags} of a mapped buffer.
-#[inline]
-fn parse_mapped([from, to, flags]: [u64; 3], is_32_bit: bool, records: &mut Records) {
-    match flags & NO_BRANCH {
-        0 => push(from, to, is_32_bit, records),
-        _ => records.mark(mark(flags & !NO_BRANCH, from)),
+/// Appends records {source, target, flags} of a mapped buffer.
+fn parse_mapped(all: &[[u8; RECORD_SIZE]], is_32_bit: bool, records: &mut Records) {
+    let any_flag = all.iter().fold(0, |flags, record| flags | words(record)[2]);
+    if any_flag & NO_BRANCH == 0 {
+        // One test of all records and of the room for them, because there are most often no marks.
+        let branches = all.iter().map(|record| {
+            let [from, to, _] = words(record);
+            branch(from, to, is_32_bit)
+        });
+        return records.extend(branches);
+    }
+    for record in all {
+        match words(record) {
+            [from, to, flags] if flags & NO_BRANCH == 0 => {
+                records.push(branch(from, to, is_32_bit));
+            }
+            [time, _, flags] => records.mark(mark(flags & !NO_BRANCH, time)),
+        }
     }
 }
 
@@ -150,7 +164,7 @@ fn parse_mapped([from, to, flags]: [u64; 3], is_32_bit: bool, records: &mut Reco
 pub(crate) fn parse_drained(words: [u64; 3], is_32_bit: bool, records: &mut Records) {
     let [qualifier, from, to] = words;
     match qualifier {
-        BRANCH => push(from, to, is_32_bit, records),
+        BRANCH => records.push(branch(from, to, is_32_bit)),
         _ => records.mark(mark(qualifier, from)),
     }
 }

@@ -66,6 +66,12 @@ impl Records {
         self.branches.push(branch);
     }
 
+    /// Appends branches.
+    #[inline]
+    pub(crate) fn extend(&mut self, branches: impl ExactSizeIterator<Item = Branch>) {
+        self.branches.extend(branches);
+    }
+
     /// Appends a mark.
     pub fn mark(&mut self, mark: Mark) {
         self.marks.push((self.branches.len(), mark));
