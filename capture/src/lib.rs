@@ -18,6 +18,7 @@
 //! | `pipeline` | the thread and the stages of a trace |
 //! | `filter` | the branches that the user wants |
 //! | `format` | text, json, raw, btrace |
+//! | `parallel_encoder` | the threads that encode a btrace file |
 //! | `output` | where the trace and the program's output go |
 //! | `summary` | the end of a trace |
 //! | `machine` | the trace of a whole machine, which the software CPU logs |
@@ -72,6 +73,7 @@ pub mod kernel_code;
 mod kernel_memory;
 pub mod machine;
 pub mod output;
+mod parallel_encoder;
 mod pipeline;
 pub mod program;
 mod records;

@@ -1,9 +1,12 @@
 //! Writes the compressed format of a trace ([`vbts_trace`], docs/trace-format.md).
 
+use std::io;
+
 use vbts_protocol::ExitStatus;
-use vbts_trace::{Branch, Error, Event, Run, Writer};
+use vbts_trace::{BlockEncoder, Branch, EncodeBlocks, Error, Event, Run, Writer};
 
 use super::Format;
+use crate::parallel_encoder;
 use crate::summary::{RunEnd, Summary};
 use crate::task::Task;
 use vbts_host::Unit;
@@ -11,7 +14,7 @@ use vbts_symbols::Symbolizer;
 
 /// Writes the format.
 #[derive(Debug)]
-pub struct Btrace(Writer<Vec<u8>>);
+pub struct Btrace(Writer<Vec<u8>, Box<dyn EncodeBlocks + Send>>);
 
 impl Btrace {
     /// An empty trace.
@@ -19,7 +22,8 @@ impl Btrace {
     /// # Errors
     /// There is no memory for the compression.
     pub fn new(run: &Run) -> Result<Self, Error> {
-        Ok(Self(Writer::new(Vec::new(), run)?))
+        let encoder: Box<dyn EncodeBlocks + Send> = Box::new(BlockEncoder::new()?);
+        Ok(Self(Writer::with_encoder(Vec::new(), run, encoder)?))
     }
 
     /// Moves what is encoded to `out`. An encoder to memory fails only if there is no more memory:
@@ -35,6 +39,11 @@ impl Btrace {
 impl Format for Btrace {
     fn unit(&self) -> Unit {
         Unit::BYTE
+    }
+
+    fn start_threads(&mut self) -> io::Result<()> {
+        *self.0.encoder() = parallel_encoder::start()?;
+        Ok(())
     }
 
     fn branches(

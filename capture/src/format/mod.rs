@@ -8,6 +8,8 @@ mod btrace;
 mod json;
 pub(crate) mod text;
 
+use std::io;
+
 use vbts_protocol::RECORD_SIZE;
 use vbts_trace::{Branch, Event};
 
@@ -26,6 +28,15 @@ pub trait Format: Send {
     /// The unit of the formatted trace.
     fn unit(&self) -> Unit {
         Unit::Line
+    }
+
+    /// Starts the threads with which the format works, if it has some. The process is not in its
+    /// sandbox yet, and nothing has been formatted.
+    ///
+    /// # Errors
+    /// The host starts no more threads.
+    fn start_threads(&mut self) -> io::Result<()> {
+        Ok(())
     }
 
     /// Appends branches of `task` to `out`, until all are formatted or `out` has [`FULL`] bytes.

@@ -7,14 +7,18 @@ use std::sync::atomic::Ordering;
 use indicatif::{HumanBytes, HumanCount, ProgressBar};
 use vbts_cpu::{LogBuffer, LogEntry, LogScope};
 use vbts_trace::profile::modules::{KERNEL_START_32, extend_32};
-use vbts_trace::{Branch, Error, Event, Item, Writer};
+use vbts_trace::{Branch, EncodeBlocks, Error, Event, Item, Writer};
 
 use super::queue::{End, Queue};
 use super::recording::Options;
+use crate::parallel_encoder;
 use crate::pipeline::queue::WriterError;
 use crate::pipeline::tail::TailBuffer;
 use vbts_host::output::Output;
 use vbts_host::sandbox::{ThreadKind, confine_thread};
+
+/// Several threads encode what this one has received.
+type TraceWriter = Writer<Vec<u8>, Box<dyn EncodeBlocks + Send>>;
 
 /// What is known about a processor.
 #[derive(Debug, Default)]
@@ -29,7 +33,7 @@ struct Processor {
 pub(super) struct Encoder {
     queue: Arc<Queue>,
     output: Output,
-    writer: Writer<Vec<u8>>,
+    writer: TraceWriter,
     /// Has the branches in the place of `writer` until the end of the run.
     last: Option<TailBuffer>,
     /// Returns from the kernel are left out: they are no branches of a program.
@@ -52,12 +56,16 @@ impl Encoder {
     /// Encodes what `options` say.
     ///
     /// # Errors
-    /// There is no memory for the compression.
+    /// There is no memory for the compression, or the host starts no more threads.
     pub(super) fn new(queue: Arc<Queue>, options: Options) -> Result<Self, Error> {
         Ok(Self {
             queue,
             output: options.output,
-            writer: Writer::new(Vec::new(), &options.run)?,
+            writer: TraceWriter::with_encoder(
+                Vec::new(),
+                &options.run,
+                parallel_encoder::start()?,
+            )?,
             last: options.last.map(TailBuffer::new).transpose()?,
             user_only: options.scope == LogScope::USER,
             kernel_start: match options.is_32_bit {
@@ -92,7 +100,6 @@ impl Encoder {
     }
 
     fn work(&mut self) -> Result<(), WriterError> {
-        let mut confined = false;
         loop {
             let mut state = self.queue.lock();
             while state.full.is_empty() && state.end.is_none() {
@@ -105,10 +112,8 @@ impl Encoder {
             };
             drop(state);
             // The process enters its sandbox before the guest starts, and so before any entry.
-            if !confined {
-                confined = confine_thread(ThreadKind::Record)
-                    .map_err(|failure| WriterError::Sandbox(failure.to_string()))?;
-            }
+            confine_thread(ThreadKind::Record)
+                .map_err(|failure| WriterError::Sandbox(failure.to_string()))?;
             if let Some(mut buffer) = buffer {
                 self.encode(&buffer)?;
                 self.write()?;
@@ -241,11 +246,7 @@ impl Encoder {
 }
 
 /// Writes what `writer` has encoded to `output`.
-fn write(
-    writer: &mut Writer<Vec<u8>>,
-    output: &mut Output,
-    queue: &Queue,
-) -> Result<(), WriterError> {
+fn write(writer: &mut TraceWriter, output: &mut Output, queue: &Queue) -> Result<(), WriterError> {
     let bytes = writer.output();
     if !bytes.is_empty() {
         output.write(bytes)?;

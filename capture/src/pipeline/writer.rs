@@ -47,12 +47,13 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Starts the thread, which writes a trace as `options` say. `alarm` ends waits for a reader
-    /// that does not read.
+    /// Starts the thread, which writes a trace as `options` say, and those of the format. `alarm`
+    /// ends waits for a reader that does not read.
     ///
     /// # Errors
     /// The host cannot start a thread, or has no memory for the trace.
-    pub fn start(options: Options, alarm: Arc<Alarm>) -> io::Result<Self> {
+    pub fn start(mut options: Options, alarm: Arc<Alarm>) -> io::Result<Self> {
+        options.format.start_threads()?;
         let queue = Arc::new(Queue::default());
         let mut thread = Thread {
             queue: queue.clone(),
@@ -270,7 +271,6 @@ impl Thread {
     /// Does all work until the end of the trace or the first error. Returns the end, and the error
     /// of what is written beside the trace.
     fn write(&mut self) -> Result<(Summary, Option<WriterError>), WriterError> {
-        let mut confined = false;
         loop {
             let mut state = self.queue.lock();
             while !state.is_due() {
@@ -290,10 +290,8 @@ impl Thread {
                 self.queue.notify();
             }
             // The process enters its sandbox before the guest starts, and so before any work.
-            if !confined {
-                confined = confine_thread(ThreadKind::Trace)
-                    .map_err(|failure| WriterError::Sandbox(failure.to_string()))?;
-            }
+            confine_thread(ThreadKind::Trace)
+                .map_err(|failure| WriterError::Sandbox(failure.to_string()))?;
             if work.is_empty()
                 && let Some((end, drained)) = end
             {

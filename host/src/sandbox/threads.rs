@@ -7,6 +7,7 @@
 //! opens those that the guest names, for the process that reads symbols. The thread that records a
 //! machine writes one file. It needs least.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
@@ -20,12 +21,17 @@ use crate::exit::Failure;
 /// The sandbox that this process has entered.
 static ENTERED: OnceLock<Sandbox> = OnceLock::new();
 
+thread_local! {
+    /// This thread has a filter of its own.
+    static IS_CONFINED: Cell<bool> = const { Cell::new(false) };
+}
+
 /// A kind of thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ThreadKind {
     /// Formats and writes the trace, with the names of addresses.
     Trace,
-    /// Encodes and writes the trace of a machine.
+    /// Encodes a trace, or encodes and writes that of a machine.
     Record,
     /// Runs a processor on the host's time.
     Processor,
@@ -42,7 +48,7 @@ const NOT_FOR_TRACE: &[c_long] = &[
     libc::SYS_arch_prctl,
 ];
 
-/// What the thread that records a machine does without.
+/// What the thread that records a machine does without, and one that only encodes.
 #[rustfmt::skip]
 const NOT_FOR_RECORD: &[c_long] = &[
     libc::SYS_pread64, libc::SYS_getdents64, libc::SYS_name_to_handle_at,
@@ -70,7 +76,7 @@ impl ThreadKind {
         ),
         (
             Self::Record,
-            "`record`",
+            "`record`, and `worker` while a guest runs",
             "; also those of KVM, of disks, of open files, of `:rw` shares and of symbols",
         ),
         (Self::Processor, "`vcpu0` …", "; also those of terminals"),
@@ -129,17 +135,21 @@ pub(super) fn entered(sandbox: Sandbox) {
     let _ = ENTERED.set(sandbox);
 }
 
-/// Confines this thread to the calls of `kind` as soon as the process is in its sandbox. Returns
-/// whether it is. A second call would add the same filter again.
+/// Confines this thread to the calls of `kind`, if the process is in its sandbox and this thread is
+/// not confined yet. Returns whether it is confined now.
 ///
 /// # Errors
 /// The host refuses the filter.
 pub fn confine_thread(kind: ThreadKind) -> Result<bool, Failure> {
+    if IS_CONFINED.get() {
+        return Ok(true);
+    }
     let Some(sandbox) = ENTERED.get() else {
         return Ok(false);
     };
     let calls = kind.calls(*sandbox);
     let program = super::program(calls.into_iter())?;
     seccompiler::apply_filter(&program)?;
+    IS_CONFINED.set(true);
     Ok(true)
 }
