@@ -194,8 +194,11 @@ pub enum FunctionKind {
 /// A name of code.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Wanted {
-    /// A function, as in the source or as in the file.
+    /// Where a function begins, as it is called in the source or in the file. If it is only inlined
+    /// there, where each inlined call begins.
     Function(String),
+    /// The code of a function. If it is only inlined, that of its inlined calls.
+    Code(String),
     /// A source line.
     Line {
         /// The path, or its last components.

@@ -142,7 +142,7 @@ impl Filter {
         }
         for (at, (object, flags)) in self.filters.objects().enumerate() {
             if let Some(function) = object.function() {
-                let found = symbols.resolve(name, &Wanted::Function(function.into()));
+                let found = symbols.resolve(name, &Wanted::Code(function.into()));
                 if let Some(is_found) = self.objects_found.get_mut(at) {
                     *is_found |= !found.is_empty();
                 }

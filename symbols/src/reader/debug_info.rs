@@ -68,6 +68,11 @@ impl WholeUnits {
         }
     }
 
+    /// Number of units.
+    pub(super) fn len(&self) -> usize {
+        self.places.len()
+    }
+
     /// What the file has, with shortened units.
     pub(super) fn dwarf(&self) -> &Dwarf<Data> {
         &self.dwarf

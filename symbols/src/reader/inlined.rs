@@ -32,6 +32,8 @@ type Entry = DebuggingInformationEntry<Data>;
 /// A call that was inlined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Call {
+    /// Address of its first instruction.
+    entry: u64,
     /// Index of the inlined call in which it is.
     outer: Option<u32>,
     /// Number of the name.
@@ -192,6 +194,34 @@ impl InlinedCalls {
         }
     }
 
+    /// Calls `each` with each inlined call of a function that `is_called` as it is wanted: where it
+    /// begins, and its code.
+    pub(super) fn calls(
+        &mut self,
+        is_called: impl Fn(&str) -> bool,
+        each: &mut dyn FnMut(u64, &[Range<u64>]),
+    ) {
+        for index in 0..self.units.len() {
+            self.look_at(index);
+            let Some(unit) = self.known.get(&index) else {
+                continue;
+            };
+            let mut code: BTreeMap<u32, Vec<Range<u64>>> = BTreeMap::new();
+            for piece in &unit.pieces {
+                let call = unit.calls.get(piece.call as usize);
+                if call.is_some_and(|call| is_called(self.texts.get(call.name))) {
+                    let code = code.entry(piece.call).or_default();
+                    code.push(piece.start..piece.end);
+                }
+            }
+            for (call, code) in code {
+                if let Some(call) = unit.calls.get(call as usize) {
+                    each(call.entry, &code);
+                }
+            }
+        }
+    }
+
     /// Finds the inlined calls of a unit.
     fn look_at(&mut self, index: usize) {
         if self.known.contains_key(&index) {
@@ -268,11 +298,14 @@ impl InlinedCalls {
         }
         let origin = entry.attr_value(dw::DW_AT_abstract_origin);
         let name = origin.and_then(|origin| self.name(whole, &origin));
-        let Some(name) = name.filter(|_| calls.pieces.len() > before) else {
+        let first = calls.pieces.get(before).map(|piece| piece.start);
+        let Some((name, first)) = name.zip(first) else {
             calls.pieces.truncate(before);
             return Ok(None);
         };
         let unit = UnitRef::new(self.units.dwarf(), &whole.unit);
+        let entry_pc = entry.attr_value(dw::DW_AT_entry_pc);
+        let entry_pc = entry_pc.and_then(|value| unit.attr_address(value).ok()?);
         let line = entry.attr_value(dw::DW_AT_call_line);
         let line = line.and_then(|line| u32::try_from(line.udata_value()?).ok());
         let path = match entry.attr_value(dw::DW_AT_call_file) {
@@ -281,6 +314,7 @@ impl InlinedCalls {
         };
         let path = path.and_then(|path| self.texts.add(prefix(&path, MAX_PATH)));
         calls.calls.push(Call {
+            entry: entry_pc.unwrap_or(first),
             outer,
             name,
             path: path.unwrap_or_default(),

@@ -141,6 +141,18 @@ impl Lines {
         }
     }
 
+    /// Calls `each` with the inlined calls of functions with a name for which `is_called` is true:
+    /// where each begins, and its code.
+    pub(super) fn inlined_calls(
+        &self,
+        is_called: impl Fn(&str) -> bool,
+        each: &mut dyn FnMut(u64, &[std::ops::Range<u64>]),
+    ) {
+        if let Some(inlined) = &self.inlined {
+            inlined.borrow_mut().calls(is_called, each);
+        }
+    }
+
     /// Source file and line of `address`, an address in the file.
     pub(super) fn find(&self, address: u64) -> Option<(String, u32)> {
         // The library looks for what begins below the next address.

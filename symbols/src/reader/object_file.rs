@@ -417,6 +417,18 @@ impl ObjectFile {
         });
     }
 
+    /// Calls `each` with the inlined calls of functions with a name for which `is_called` is true:
+    /// where each begins, and its code, at their own addresses.
+    pub(super) fn inlined_calls(
+        &self,
+        is_called: impl Fn(&str) -> bool,
+        each: &mut dyn FnMut(u64, &[Range<u64>]),
+    ) {
+        if let Some(lines) = &self.lines {
+            lines.inlined_calls(is_called, each);
+        }
+    }
+
     /// Source file and line of `address`.
     pub fn line(&self, address: u64) -> Option<(String, u32)> {
         self.lines.as_ref()?.find(address)

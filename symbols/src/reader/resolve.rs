@@ -1,6 +1,7 @@
 //! Finds the code that has a name.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use super::demangle::demangle;
 use super::object_file::{Function, Kind, ObjectFile};
@@ -15,7 +16,16 @@ impl ObjectFile {
     /// The places with the name `wanted`: offsets in the file, or addresses if `absolute`.
     pub fn places(&self, absolute: bool, wanted: &Wanted) -> Vec<CodePlace> {
         let places = match wanted {
-            Wanted::Function(name) => self.functions_called(name),
+            Wanted::Function(name) => self.functions_called(name, |file, entry, _, places| {
+                places.push(file.place(entry));
+            }),
+            Wanted::Code(name) => self.functions_called(name, |_, _, code, places| {
+                places.extend(code.iter().map(|code| CodePlace {
+                    at: code.start,
+                    start: code.start,
+                    end: code.end,
+                }));
+            }),
             Wanted::Line { path, line } => self.line_called(path, *line),
             Wanted::At(at) => {
                 let address = match absolute {
@@ -71,7 +81,13 @@ impl ObjectFile {
         }
     }
 
-    fn functions_called(&self, wanted: &str) -> Vec<CodePlace> {
+    /// The functions with a name. If there are none, `inlined` adds the places of each inlined
+    /// call, from where it begins and its code.
+    fn functions_called(
+        &self,
+        wanted: &str,
+        inlined: impl Fn(&Self, u64, &[Range<u64>], &mut Vec<CodePlace>),
+    ) -> Vec<CodePlace> {
         let mut places: Vec<CodePlace> = self
             .named()
             .filter(|function| is_called(self.name(function), function, wanted))
@@ -82,6 +98,12 @@ impl ObjectFile {
                 start: function.start,
             })
             .collect();
+        if places.is_empty() {
+            let is_called = |name: &str| is_source_name(name, wanted);
+            self.inlined_calls(is_called, &mut |entry, code| {
+                inlined(self, entry, code, &mut places);
+            });
+        }
         places.sort_by_key(|place| place.at);
         places.dedup();
         places
@@ -123,7 +145,12 @@ fn is_called(name: &[u8], function: &Function, wanted: &str) -> bool {
     if !is_mangled || !name.contains(last) {
         return false;
     }
-    let name = demangle(name);
+    is_source_name(&demangle(name), wanted)
+}
+
+/// Returns whether a function with `name` in the source is called `wanted`, with or without its
+/// parameters.
+fn is_source_name(name: &str, wanted: &str) -> bool {
     name == wanted || name.split('(').next() == Some(wanted)
 }
 
@@ -180,6 +207,50 @@ mod tests {
         assert!(is_path("/a/b/c.rs", "b/c.rs"));
         assert!(is_path("/a/b/c.rs", "/a/b/c.rs"));
         assert!(!is_path("/a/b/cc.rs", "c.rs"));
+    }
+
+    #[inline(always)]
+    fn only_inlined(number: u32) -> u32 {
+        std::hint::black_box(number) + std::hint::black_box(1)
+    }
+
+    #[inline(never)]
+    fn caller_of_an_inlined_function(number: u32) -> u32 {
+        std::hint::black_box(number);
+        only_inlined(number)
+    }
+
+    #[test]
+    fn a_function_that_is_only_inlined_is_where_its_calls_are() {
+        std::hint::black_box(caller_of_an_inlined_function(1));
+        let file = read(&std::env::current_exe().unwrap()).unwrap();
+        // Line tables alone have no scopes of functions.
+        let places = |wanted: fn(String) -> Wanted, name: &str| {
+            let scoped = file.places(true, &wanted(format!("{}::{name}", module_path!())));
+            match scoped.as_slice() {
+                [] => file.places(true, &wanted(name.into())),
+                _ => scoped,
+            }
+        };
+        let callers = places(Wanted::Function, "caller_of_an_inlined_function");
+        let [caller] = callers.as_slice() else {
+            panic!("{callers:x?}");
+        };
+        let calls = places(Wanted::Function, "only_inlined");
+        let [call] = calls.as_slice() else {
+            panic!("{calls:x?}");
+        };
+        assert_eq!((call.start, call.end), (caller.start, caller.end));
+        assert!((call.start + 1..call.end).contains(&call.at), "{call:x?}");
+        let code = places(Wanted::Code, "only_inlined");
+        assert!(code.iter().any(|piece| piece.at == call.at), "{code:x?}");
+        for piece in code {
+            assert!(
+                piece.start < piece.end && piece.end <= caller.end,
+                "{piece:x?}"
+            );
+        }
+        assert_eq!(places(Wanted::Function, "not_there"), []);
     }
 
     #[test]

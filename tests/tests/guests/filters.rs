@@ -6,7 +6,7 @@ mod reports;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use libtest_mimic::Trial;
 use serde_json::Value;
 use vbts_tests::machine::{self, Machine, TestModule};
@@ -46,6 +46,7 @@ fn trials(module: &str) -> Vec<Trial> {
         &[
             ("points", points),
             ("objects", objects),
+            ("inlined_functions", inlined_functions),
             ("limits", limits),
             ("formats", formats),
             ("mistakes", mistakes),
@@ -87,10 +88,14 @@ impl Branch {
 
 impl Sample {
     fn new(machine: &Machine) -> Result<Self> {
+        Self::of(machine, SOURCE)
+    }
+
+    fn of(machine: &Machine, text: &str) -> Result<Self> {
         let directory = tempfile::tempdir()?;
         let program = directory.path().join("sample");
         let source = directory.path().join("sample.c");
-        std::fs::write(&source, SOURCE)?;
+        std::fs::write(&source, text)?;
         let mut compiler = Command::new("gcc");
         compiler
             .args(["-g", "-O0", "-o"])
@@ -238,6 +243,53 @@ fn objects(machine: &Machine) -> Result<()> {
     sample.check(machine, &["--only", path], &own)?;
     let options = ["--only", "0x555555550000-0x555555560000"];
     sample.check(machine, &options, &own)
+}
+
+/// The program has no function `inner`: its code is in `outer` alone, behind the loop there.
+const INLINED: &str = r#"static volatile int total;
+static inline __attribute__((always_inline)) void inner(int n)
+{
+	for (int i = 0; i < n; i++)
+		total += i;
+}
+__attribute__((noinline)) static void outer(int n)
+{
+	for (int i = 0; i < 4; i++)
+		total ^= i;
+	inner(n);
+	for (int i = 0; i < 4; i++)
+		total ^= i;
+}
+int main(void)
+{
+	outer(3);
+	outer(5);
+	return 0;
+}
+"#;
+
+/// A function that is only inlined is a point at its inlined calls, and an object.
+fn inlined_functions(machine: &Machine) -> Result<()> {
+    let sample = Sample::of(machine, INLINED)?;
+    let is_inner = |end: &str| end.contains("sample.c:4)") || end.contains("sample.c:5)");
+    let all = &sample.all;
+    // Its loop begins with a jump to the condition.
+    let starts = all.windows(2).enumerate().filter(|(_, pair)| {
+        let [before, branch] = pair else {
+            return false;
+        };
+        !is_inner(&before.from) && is_inner(&branch.from)
+    });
+    let starts: Vec<usize> = starts.map(|(at, _)| at + 1).collect();
+    let [first, second] = starts.as_slice() else {
+        bail!("{starts:?}");
+    };
+    sample.check(machine, &["--start", "inner"], &all[*first..])?;
+    sample.check(machine, &["--stop", "inner#2"], &all[..*second])?;
+    let only = all.iter().filter(|b| is_inner(&b.from) || is_inner(&b.to));
+    let only: Vec<Branch> = only.cloned().collect();
+    ensure!(!only.is_empty(), "no branches");
+    sample.check(machine, &["--only", "inner"], &only)
 }
 
 fn limits(machine: &Machine) -> Result<()> {
