@@ -362,6 +362,43 @@ fn coroutines_exchange_their_stacks() {
 }
 
 #[test]
+fn a_stack_that_was_left_gets_the_name_that_the_thread_has_got_since() {
+    // As in coroutines_exchange_their_stacks.
+    let call = [0xFF, 0xD0, 0x90, 0xC3];
+    let code = Code::default()
+        .function(&call)
+        .function(&call)
+        .function(&[0xC3])
+        .function(&call);
+    let mut profile = begin(code);
+    let before = [
+        branch((0, 0), (1, 0)),
+        branch((1, 0), (2, 0)),
+        branch((2, 0), (3, 2)),
+        branch((3, 3), (3, 0)),
+    ];
+    profile.branches(0, &before);
+    event(&mut profile, 0, Event::ThreadName(b"worker".into()));
+    let after = [
+        branch((3, 0), (2, 0)),
+        branch((2, 0), (1, 2)),
+        branch((1, 3), (0, 2)),
+        branch((0, 3), (0, 0)),
+        branch((0, 0), (1, 0)),
+        branch((1, 0), (2, 0)),
+    ];
+    profile.branches(0, &after);
+    profile.finish();
+    assert_eq!(profile.counts().switches, 1, "{:?}", profile.counts());
+    let paths = paths(&profile);
+    let has = |path: &str| paths.iter().any(|found| found.starts_with(path));
+    assert!(
+        has("p0;0;1 1 ") && has("p1;0;1 1 ") && has("p1;0;1;2 1 "),
+        "{paths:?}"
+    );
+}
+
+#[test]
 fn a_fork_continues_behind_the_system_call_on_the_stack_of_its_parent() {
     // 0: call rax; ret. 1: nop; syscall; nop; nop; ret.
     let code = Code::default()

@@ -2,7 +2,7 @@
 
 use super::{Context, Frame, FrameKind, MAX_PARKED, NOWHERE, RESUMED, Stack, Target};
 use crate::profile::modules::Modules;
-use crate::profile::tree::NodeId;
+use crate::profile::tree::{Label, NodeId};
 
 impl Stack {
     /// A jump to the beginning of another function. `cache` is as for [`Self::push`].
@@ -95,7 +95,15 @@ impl Stack {
             if let Some(at) = next.iter().rposition(|frame| frame.ret == target.to) {
                 next.truncate(at.max(1));
             }
+            let program = self.program(context);
             self.park(next, context);
+            // The thread can have got another name while the stack was left.
+            let node = context.tree.nodes().get(program as usize);
+            if node.is_some_and(|node| matches!(node.label, Label::Program(_)))
+                && self.program(context) != program
+            {
+                self.rename(program, context.tree);
+            }
             return;
         }
         if let Some(at) = self.find(is_wanted) {
