@@ -138,13 +138,10 @@ impl CallTrace {
             ..Self::default()
         }
     }
-}
 
-impl Watch for CallTrace {
-    const SEES: Sees = Sees::Calls;
-
-    #[inline]
-    fn record(&mut self, seen: &Seen<'_>) {
+    /// Follows a record that begins or ends calls.
+    #[inline(never)]
+    fn follow(&mut self, seen: &Seen<'_>) {
         let (id, clock) = (seen.count.id, seen.count.instructions);
         let (choice, frames) = (&self.choice, seen.stack.frames());
         let end = |lines: &mut Lines, node, call| lines.end(id, node, call, clock, true);
@@ -174,6 +171,18 @@ impl Watch for CallTrace {
                 }
             },
         );
+    }
+}
+
+impl Watch for CallTrace {
+    const SEES: Sees = Sees::Calls;
+
+    #[inline(always)]
+    fn record(&mut self, seen: &Seen<'_>) {
+        // Most records of a long trace come after the last line.
+        if !(self.lines.cut && self.open.are_in(seen.task, seen.stack.frames())) {
+            self.follow(seen);
+        }
     }
 
     fn renamed(&mut self, task: u64, stack: &Stack) {

@@ -17,16 +17,16 @@ use fxprof_processed_profile::{
 use vbts_trace::profile::functions::FunctionId;
 use vbts_trace::profile::modules::{ModuleId, ModuleKind, Modules};
 use vbts_trace::profile::tree::{Label, Node, NodeId};
-use vbts_trace::profile::{Ended, Seen, Sees, TaskCount, Watch};
+use vbts_trace::profile::{Ended, Run, Sees, TaskCount, Watch};
 
 use super::names::shown;
 use super::{Loaded, Names, Out, find_module};
 
 /// Maximum number of samples. When it is reached, the time is divided more coarsely.
 const MAX_SAMPLES: usize = 1 << 19;
-/// Instructions of a part of time, in the beginning and at most.
-const WIDTHS: (u64, u64) = (1 << 10, 1 << 40);
-/// Number of samples that are found without sorting, a power of two.
+/// Instructions of a part of time, in the beginning and at most, as powers of two.
+const WIDTHS: (u32, u32) = (10, 40);
+/// Number of samples to which instructions are added without sorting, a power of two.
 const RECENT: usize = 1 << 14;
 /// Maximum number of threads.
 const MAX_THREADS: usize = 1 << 14;
@@ -40,7 +40,7 @@ const INSTRUCTION: u64 = 1000;
 const KERNEL_BASE: u64 = 0xFFFF_FFFF_8000_0000;
 
 /// Instructions that a thread has executed in a node of the call tree.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Sample {
     thread: u32,
     /// Number of the part of its time.
@@ -74,12 +74,12 @@ pub struct Samples {
     /// The thread of the last record.
     last: ((u64, u32), u32),
     list: Vec<Sample>,
-    /// Indexes of samples in [`Self::list`] that were added last, by [`slot`].
-    recent: Vec<u32>,
-    /// Instructions of a part of time.
-    width: u64,
-    /// Instructions that there was no memory for.
-    left_out: u64,
+    /// Samples that are not yet in [`Self::list`], by [`slot`].
+    recent: Vec<Sample>,
+    /// Instructions of a part of time, as a power of two.
+    width: u32,
+    /// There was no memory for some instructions.
+    is_full: bool,
 }
 
 impl Default for Samples {
@@ -89,9 +89,9 @@ impl Default for Samples {
             numbers: HashMap::new(),
             last: ((u64::MAX, 0), 0),
             list: Vec::new(),
-            recent: vec![0; RECENT],
+            recent: vec![Sample::default(); RECENT],
             width: WIDTHS.0,
-            left_out: 0,
+            is_full: false,
         }
     }
 }
@@ -102,11 +102,17 @@ fn slot(thread: u32, node: NodeId) -> usize {
 }
 
 impl Samples {
+    #[inline(always)]
     fn number(&mut self, task: u64, count: &TaskCount, node: NodeId) -> u32 {
-        let key = (task, count.id);
-        if self.last.0 == key {
-            return self.last.1;
+        match self.last {
+            (last, number) if last == (task, count.id) => number,
+            _ => self.find_number(task, count, node),
         }
+    }
+
+    #[cold]
+    fn find_number(&mut self, task: u64, count: &TaskCount, node: NodeId) -> u32 {
+        let key = (task, count.id);
         let number = match self.numbers.get(&key) {
             Some(number) => *number,
             None if self.threads.len() >= MAX_THREADS => return u32::MAX,
@@ -129,47 +135,48 @@ impl Samples {
         number
     }
 
-    /// Adds a sample of what a thread has executed in its node.
-    #[cold]
-    fn add(&mut self, number: u32) {
-        let Some(thread) = self.threads.get(number as usize) else {
-            return;
-        };
-        let instructions = thread.clock.saturating_sub(thread.start);
-        if instructions == 0 {
-            return;
-        }
-        let (start, node) = (thread.start, thread.node);
-        if self.list.len() >= 2 * MAX_SAMPLES {
-            self.merge();
-        }
-        let part = start / self.width;
+    /// Adds instructions that a thread has executed in a node since `start`.
+    #[inline(always)]
+    fn add(&mut self, thread: u32, node: NodeId, start: u64, instructions: u64) {
+        let part = start >> self.width;
         // A function that is called often has many samples in the same part of time.
-        let slot = slot(number, node);
-        let recent = self.recent.get(slot).copied().unwrap_or_default();
-        if let Some(sample) = self.list.get_mut(recent as usize)
-            && (sample.thread, sample.part, sample.node) == (number, part, node)
+        if let Some(sample) = self.recent.get_mut(slot(thread, node))
+            && (sample.thread, sample.part, sample.node) == (thread, part, node)
         {
             sample.instructions = sample.instructions.saturating_add(instructions);
+        } else if instructions > 0 {
+            self.add_new(thread, node, start, instructions);
+        }
+    }
+
+    #[cold]
+    fn add_new(&mut self, thread: u32, node: NodeId, start: u64, instructions: u64) {
+        if self.list.len() >= 2 * MAX_SAMPLES - RECENT {
+            self.merge();
+        }
+        if self.list.len() >= 2 * MAX_SAMPLES - RECENT {
+            self.is_full = true;
             return;
         }
-        if self.list.len() >= 2 * MAX_SAMPLES {
-            self.left_out = self.left_out.saturating_add(instructions);
-            return;
-        }
-        if let Some(recent) = self.recent.get_mut(slot) {
-            *recent = self.list.len() as u32;
-        }
-        self.list.push(Sample {
-            thread: number,
-            part,
+        let sample = Sample {
+            thread,
+            part: start >> self.width,
             node,
             instructions,
-        });
+        };
+        if let Some(recent) = self.recent.get_mut(slot(thread, node)) {
+            let last = std::mem::replace(recent, sample);
+            if last.instructions > 0 {
+                self.list.push(last);
+            }
+        }
     }
 
     /// Adds the samples up that are in the same part of time, until there are few enough.
     fn merge(&mut self) {
+        let recent = self.recent.iter_mut().map(std::mem::take);
+        self.list
+            .extend(recent.filter(|sample| sample.instructions > 0));
         loop {
             self.list.sort_unstable();
             self.list.dedup_by(|next, kept| {
@@ -183,7 +190,7 @@ impl Samples {
             if self.list.len() <= MAX_SAMPLES || self.width >= WIDTHS.1 {
                 return;
             }
-            self.width *= 2;
+            self.width += 1;
             for sample in &mut self.list {
                 sample.part /= 2;
             }
@@ -192,29 +199,26 @@ impl Samples {
 }
 
 impl Watch for Samples {
-    const SEES: Sees = Sees::All;
+    const SEES: Sees = Sees::Runs;
 
-    #[inline]
-    fn record(&mut self, seen: &Seen<'_>) {
-        let number = self.number(seen.task, seen.count, seen.node);
+    #[inline(always)]
+    fn run(&mut self, run: &Run<'_>) {
+        let count = run.count;
+        let number = self.number(run.task, count, run.node);
         let Some(thread) = self.threads.get_mut(number as usize) else {
-            self.left_out += u64::from(seen.instructions);
+            self.is_full = true;
             return;
         };
-        let clock = seen.count.instructions;
-        // What a task executes without a branch, for example before it executes another program,
-        // was executed where it was.
-        thread.clock = clock.saturating_sub(seen.instructions.into());
-        if thread.node != seen.node {
-            self.add(number);
-            if let Some(thread) = self.threads.get_mut(number as usize) {
-                (thread.node, thread.start) = (seen.node, thread.clock);
-                (thread.process, thread.program) = (seen.count.process, seen.count.program);
-                thread.name = seen.count.name();
-                thread.clock = clock;
-            }
-        } else {
-            thread.clock = clock;
+        thread.clock = count.instructions;
+        if thread.node != run.node {
+            // What a task executes without a branch, for example before it executes another
+            // program, was executed where it was.
+            let end = count.instructions.saturating_sub(run.instructions);
+            let (node, start) = (thread.node, thread.start);
+            (thread.node, thread.start) = (run.node, end);
+            (thread.process, thread.program) = (count.process, count.program);
+            thread.name = count.name();
+            self.add(number, node, start, end.saturating_sub(start));
         }
     }
 
@@ -227,7 +231,9 @@ impl Watch for Samples {
         if let Some(thread) = self.threads.get_mut(number as usize) {
             thread.clock = count.instructions.max(thread.clock);
             thread.name = count.name();
-            self.add(number);
+            let (node, start) = (thread.node, thread.start);
+            let instructions = thread.clock.saturating_sub(start);
+            self.add(number, node, start, instructions);
         }
     }
 }
@@ -316,7 +322,8 @@ pub fn firefox(profile: &mut Loaded<Samples>, title: &str, out: &mut Out<'_>) ->
     let mut samples = std::mem::take(profile.watch());
     samples.merge();
     let start = ReferenceTimestamp::from_millis_since_unix_epoch(0.0);
-    let interval = SamplingInterval::from_nanos(samples.width * INSTRUCTION);
+    let width = 1 << samples.width;
+    let interval = SamplingInterval::from_nanos(width * INSTRUCTION);
     let mut written = Profile::new(&shown(title), start, interval);
     written.set_symbolicated(true);
     written.set_os_name("Linux");
@@ -357,7 +364,7 @@ pub fn firefox(profile: &mut Loaded<Samples>, title: &str, out: &mut Out<'_>) ->
             last = (sample.thread, sample.part, 0_u64);
         }
         let stack = writer.stack(sample.thread, sample.node);
-        let start = sample.part.saturating_mul(samples.width);
+        let start = sample.part.saturating_mul(width);
         let mut left = sample.instructions;
         while left > 0 {
             let weight = i32::try_from(left).unwrap_or(i32::MAX);
@@ -372,10 +379,13 @@ pub fn firefox(profile: &mut Loaded<Samples>, title: &str, out: &mut Out<'_>) ->
                 .add_sample(handle, time, stack, spent, weight);
         }
     }
-    if samples.left_out > 0 {
+    if samples.is_full {
+        let tasks = profile.tasks().iter();
+        let executed: u64 = tasks.map(|(_, task)| task.instructions).sum();
+        let shown: u64 = samples.list.iter().map(|sample| sample.instructions).sum();
         vbts_host::exit::say(format_args!(
             "{} instructions are left out, because there are too many tasks or functions",
-            samples.left_out
+            executed.saturating_sub(shown)
         ));
     }
     serde_json::to_writer(&mut *out, &writer.profile)?;

@@ -36,7 +36,7 @@ impl<C: Copy> OpenCalls<C> {
     /// Follows a record after which the task has the stack `frames`. Passes the calls that have
     /// ended to `end`, the innermost first, and then the frames of new ones to `begin`, with the
     /// call around it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn follow<S>(
         &mut self,
         task: u64,
@@ -56,8 +56,17 @@ impl<C: Copy> OpenCalls<C> {
         self.count += new.len();
     }
 
+    /// Whether all open calls of a task are in its stack `frames`.
+    #[inline(always)]
+    pub(crate) fn are_in(&self, task: u64, frames: &[Frame]) -> bool {
+        let (last, open) = &self.last;
+        let innermost = open.last().map(|(node, _)| *node);
+        let frame = open.len().checked_sub(1).and_then(|at| frames.get(at));
+        *last == task && innermost == frame.map(|frame| frame.node)
+    }
+
     /// As [`Self::follow`], but new calls are not followed.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn end<S>(
         &mut self,
         task: u64,

@@ -71,17 +71,10 @@ impl SystemCalls {
             record: call.record,
         });
     }
-}
 
-impl Watch for SystemCalls {
-    const SEES: Sees = Sees::Calls;
-
-    #[inline]
-    fn record(&mut self, seen: &Seen<'_>) {
-        // Branches inside the program neither begin nor end calls of the kernel.
-        if !is_kernel(seen.from) && !is_kernel(seen.to) {
-            return;
-        }
+    /// Follows a record that can begin or end a call of the kernel.
+    #[inline(never)]
+    fn follow(&mut self, seen: &Seen<'_>) {
         let (clock, record) = (seen.count.instructions, seen.record);
         self.open.follow(
             seen.task,
@@ -96,6 +89,18 @@ impl Watch for SystemCalls {
                 })
             },
         );
+    }
+}
+
+impl Watch for SystemCalls {
+    const SEES: Sees = Sees::Calls;
+
+    #[inline(always)]
+    fn record(&mut self, seen: &Seen<'_>) {
+        // Branches inside the program neither begin nor end calls of the kernel.
+        if is_kernel(seen.from) || is_kernel(seen.to) {
+            self.follow(seen);
+        }
     }
 
     fn renamed(&mut self, task: u64, stack: &Stack) {

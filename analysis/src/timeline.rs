@@ -9,18 +9,17 @@ use std::fs::File;
 use std::io;
 
 use vbts_trace::profile::stack::Stack;
-use vbts_trace::profile::tree::Label;
+use vbts_trace::profile::tree::{Label, Node, NodeId};
 use vbts_trace::profile::{Ended, Seen, Sees, Watch};
 
-use self::packet::{
-    EventName, Interned, Packet, Packets, Process, SequenceFlags, SliceKind, Thread, Track,
-    TrackEvent,
-};
-use self::spool::Spool;
+use self::packet::{Packet, Process, Thread, Track};
+use self::slices::{Packets, Sequence};
+use self::spool::{Entry, Spool};
 use super::open_calls::OpenCalls;
 use super::{Loaded, Names, Out};
 
 mod packet;
+mod slices;
 mod spool;
 
 /// Maximum number of open calls that are kept of a task. Deeper ones are not shown.
@@ -46,6 +45,7 @@ impl Timeline {
 impl Watch for Timeline {
     const SEES: Sees = Sees::Calls;
 
+    #[inline(always)]
     fn record(&mut self, seen: &Seen<'_>) {
         let frames = seen.stack.frames();
         let frames = frames.get(..MAX_DEPTH).unwrap_or(frames);
@@ -54,8 +54,8 @@ impl Watch for Timeline {
             task,
             frames,
             &mut self.spool,
-            |spool, node, ()| spool.push(task, node, SliceKind::End, clock),
-            |spool, frame, _| spool.push(task, frame.node, SliceKind::Begin, clock),
+            |spool, _, ()| spool.end(task, clock),
+            |spool, frame, _| spool.begin(task, frame.node, clock),
         );
     }
 
@@ -65,8 +65,8 @@ impl Watch for Timeline {
 
     fn end(&mut self, ended: &Ended<'_>) {
         let (task, clock) = (ended.task, ended.count.instructions);
-        for (node, ()) in self.open.finish(task).into_iter().rev() {
-            self.spool.push(task, node, SliceKind::End, clock);
+        for _ in self.open.finish(task) {
+            self.spool.end(task, clock);
         }
     }
 }
@@ -82,7 +82,7 @@ fn track(task: u64) -> u64 {
 /// The output fails, or the calls could not be kept.
 pub fn timeline(profile: &mut Loaded<Timeline>, out: &mut Out<'_>) -> io::Result<()> {
     let names = Names::of(profile);
-    let entries = profile.watch().spool.finish()?;
+    let mut entries = profile.watch().spool.finish()?;
     let (tasks, nodes) = (profile.tasks(), profile.tree().nodes());
     let mut packets = Packets::new(out);
     let mut processes = BTreeMap::new();
@@ -116,40 +116,64 @@ pub fn timeline(profile: &mut Loaded<Timeline>, out: &mut Out<'_>) -> io::Result
             ..Packet::default()
         })?;
     }
-    // Each name is written once, before the calls. An identifier is not 0.
-    let mut ids: HashMap<Label, u64> = HashMap::new();
-    let mut event_names = Vec::new();
-    let mut names_of_nodes = Vec::new();
-    for node in nodes {
-        names_of_nodes.push(profile.is_shown(node.label).then(|| {
-            *ids.entry(node.label).or_insert_with(|| {
-                let (iid, name) = (event_names.len() as u64 + 1, names.label(node.label));
-                let name = name.to_owned();
-                event_names.push(EventName { iid, name });
-                iid
-            })
-        }));
+    // For each node the number of its name, if it is shown.
+    let mut numbers: HashMap<Label, u32> = HashMap::new();
+    let name = |node: &Node| {
+        let next = numbers.len() as u32;
+        profile
+            .is_shown(node.label)
+            .then(|| *numbers.entry(node.label).or_insert(next))
+    };
+    let numbers_of_nodes: Vec<Option<u32>> = nodes.iter().map(name).collect();
+    let name = |node: NodeId| {
+        let node = nodes.get(node as usize);
+        node.map_or("", |node| names.label(node.label))
+    };
+    let mut slices: HashMap<u64, Slices> = HashMap::new();
+    let mut current = None;
+    while let Some(entry) = entries.next()? {
+        match (entry, &mut current) {
+            (Entry::Task(task), _) => {
+                if let Some((last, calls)) = current.take() {
+                    slices.insert(last, calls);
+                }
+                let known = slices.remove(&task);
+                let calls = known.map_or_else(|| Slices::begin(&mut packets, task), Ok)?;
+                current = Some((task, calls));
+            }
+            (Entry::Begin { node, clock }, Some((_, calls))) => {
+                let number = numbers_of_nodes.get(node as usize).copied().flatten();
+                calls.is_shown.push(number.is_some());
+                if let Some(number) = number {
+                    let sequence = &mut calls.sequence;
+                    packets.slice_begin(sequence, clock, number, || name(node))?;
+                }
+            }
+            (Entry::End { clock }, Some((_, calls))) => {
+                if calls.is_shown.pop() == Some(true) {
+                    packets.slice_end(&mut calls.sequence, clock)?;
+                }
+            }
+            // A task comes before its calls.
+            (Entry::Begin { .. } | Entry::End { .. }, None) => {}
+        }
     }
-    packets.write(Packet {
-        interned_data: Some(Interned { event_names }),
-        sequence_flags: Some(SequenceFlags::Cleared as u32),
-        ..Packet::default()
-    })?;
-    for entry in entries {
-        let entry = entry?;
-        let Some(Some(name)) = names_of_nodes.get(entry.node as usize) else {
-            continue;
-        };
-        packets.write(Packet {
-            timestamp: Some(entry.clock),
-            track_event: Some(TrackEvent {
-                kind: entry.kind,
-                track_uuid: track(entry.task),
-                name_iid: (entry.kind() == SliceKind::Begin).then_some(*name),
-            }),
-            sequence_flags: Some(SequenceFlags::Needed as u32),
-            ..Packet::default()
-        })?;
+    packets.flush()
+}
+
+/// The slices of a task.
+#[derive(Debug)]
+struct Slices {
+    sequence: Sequence,
+    /// For each open call, whether it is shown.
+    is_shown: Vec<bool>,
+}
+
+impl Slices {
+    fn begin(packets: &mut Packets<'_, '_>, task: u64) -> io::Result<Self> {
+        Ok(Self {
+            sequence: packets.begin(track(task))?,
+            is_shown: Vec::new(),
+        })
     }
-    Ok(())
 }

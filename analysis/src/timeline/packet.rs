@@ -1,33 +1,23 @@
 //! The messages of Perfetto's trace format that a timeline has, with the numbers of their fields
 //! (protos/perfetto/trace of Perfetto).
 
-use std::io;
-
 use prost::Message;
 
-use crate::Out;
-
-/// The number of `Trace.packet`, with the type of a message (2).
-const PACKET_FIELD: u8 = 1 << 3 | 2;
-/// The only sequence of packets.
-const SEQUENCE: u32 = 1;
-
-/// `TracePacket`.
+/// `TracePacket`, except that of a slice ([`super::slices`]).
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Packet {
-    /// In ns, which stand for instructions.
-    #[prost(uint64, optional, tag = "8")]
-    pub timestamp: Option<u64>,
-    /// The sequence to which names and events belong.
+    #[prost(message, optional, tag = "6")]
+    pub clocks: Option<ClockSnapshot>,
+    /// The sequence to which names, clocks and defaults belong.
     #[prost(uint32, tag = "10")]
     pub sequence: u32,
-    #[prost(message, optional, tag = "11")]
-    pub track_event: Option<TrackEvent>,
     #[prost(message, optional, tag = "12")]
     pub interned_data: Option<Interned>,
     /// [`SequenceFlags`].
     #[prost(uint32, optional, tag = "13")]
     pub sequence_flags: Option<u32>,
+    #[prost(message, optional, tag = "59")]
+    pub defaults: Option<Defaults>,
     #[prost(message, optional, tag = "60")]
     pub track_descriptor: Option<Track>,
 }
@@ -35,10 +25,47 @@ pub(super) struct Packet {
 /// `TracePacket.SequenceFlags`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SequenceFlags {
-    /// The names begin here (`SEQ_INCREMENTAL_STATE_CLEARED`).
+    /// Names, clocks and defaults begin here (`SEQ_INCREMENTAL_STATE_CLEARED`).
     Cleared = 1,
-    /// The packet needs names (`SEQ_NEEDS_INCREMENTAL_STATE`).
+    /// The packet needs them (`SEQ_NEEDS_INCREMENTAL_STATE`).
     Needed = 2,
+}
+
+/// `TracePacketDefaults`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Defaults {
+    #[prost(message, optional, tag = "11")]
+    pub events: Option<EventDefaults>,
+    /// The clock of timestamps.
+    #[prost(uint32, tag = "58")]
+    pub clock: u32,
+}
+
+/// `TrackEventDefaults`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct EventDefaults {
+    #[prost(uint64, tag = "11")]
+    pub track_uuid: u64,
+}
+
+/// `ClockSnapshot`: values of clocks at the same time.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct ClockSnapshot {
+    #[prost(message, repeated, tag = "1")]
+    pub clocks: Vec<Clock>,
+}
+
+/// `ClockSnapshot.Clock`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Clock {
+    #[prost(uint32, tag = "1")]
+    pub id: u32,
+    /// In ns, which stand for instructions.
+    #[prost(uint64, optional, tag = "2")]
+    pub timestamp: Option<u64>,
+    /// Each timestamp is the difference from the one before it in the sequence.
+    #[prost(bool, optional, tag = "3")]
+    pub is_incremental: Option<bool>,
 }
 
 /// `InternedData`.
@@ -56,28 +83,6 @@ pub(super) struct EventName {
     pub iid: u64,
     #[prost(string, tag = "2")]
     pub name: String,
-}
-
-/// `TrackEvent`.
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct TrackEvent {
-    #[prost(enumeration = "SliceKind", tag = "9")]
-    pub kind: i32,
-    #[prost(uint64, optional, tag = "10")]
-    pub name_iid: Option<u64>,
-    #[prost(uint64, tag = "11")]
-    pub track_uuid: u64,
-}
-
-/// `TrackEvent.Type`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, prost::Enumeration)]
-pub(super) enum SliceKind {
-    /// `TYPE_UNSPECIFIED`.
-    Unspecified = 0,
-    /// `TYPE_SLICE_BEGIN`.
-    Begin = 1,
-    /// `TYPE_SLICE_END`.
-    End = 2,
 }
 
 /// `TrackDescriptor`.
@@ -110,28 +115,4 @@ pub(super) struct Thread {
     pub tid: i32,
     #[prost(string, tag = "5")]
     pub name: String,
-}
-
-/// Writes packets.
-pub(super) struct Packets<'a, 'b> {
-    out: &'a mut Out<'b>,
-    bytes: Vec<u8>,
-}
-
-impl<'a, 'b> Packets<'a, 'b> {
-    pub(super) fn new(out: &'a mut Out<'b>) -> Self {
-        let bytes = Vec::new();
-        Self { out, bytes }
-    }
-
-    pub(super) fn write(&mut self, packet: Packet) -> io::Result<()> {
-        let packet = Packet {
-            sequence: SEQUENCE,
-            ..packet
-        };
-        self.bytes.clear();
-        self.bytes.push(PACKET_FIELD);
-        packet.encode_length_delimited(&mut self.bytes)?;
-        self.out.write_all(&self.bytes)
-    }
 }

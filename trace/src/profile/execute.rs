@@ -6,7 +6,7 @@ use super::limits::MAX_TASKS;
 use super::space::{Effect, PIECES, Space};
 use super::stack::{Context, NOWHERE};
 use super::tree::NodeId;
-use super::{LastBranch, Profile, Seen, Sees, Task, Watch, classify};
+use super::{LastBranch, Profile, Run, Seen, Sees, Task, Watch, classify};
 use crate::Branch;
 
 /// What a task has executed since it was added to its counts, in the innermost frame.
@@ -14,6 +14,8 @@ use crate::Branch;
 struct Executed {
     instructions: u64,
     branches: u64,
+    /// Instructions of the first branch's line that were counted for other nodes.
+    elsewhere: u64,
 }
 
 impl<F: Files, W: Watch> Profile<F, W> {
@@ -83,7 +85,7 @@ impl<F: Files, W: Watch> Profile<F, W> {
                         Some(this) if at != NOWHERE => this,
                         _ => {
                             // It can change the stack.
-                            self.add_executed(task, chain, &mut executed);
+                            self.add_executed(number, task, chain, &mut executed);
                             task.at = at;
                             self.new_transfer(number, task, space, branch)
                         }
@@ -99,22 +101,24 @@ impl<F: Files, W: Watch> Profile<F, W> {
             if transfer.inlined == chain {
                 executed.instructions += u64::from(transfer.instructions);
             } else {
-                self.add_executed(task, chain, &mut executed);
+                self.add_executed(number, task, chain, &mut executed);
                 (chain, executed.instructions) = match transfer.inlined {
                     PIECES.. => {
-                        let number = (transfer.inlined & !PIECES) as usize;
-                        let pieces = space.pieces.get(number).map_or(&[][..], |all| all);
-                        self.add_pieces(task, pieces)
+                        let pieces = (transfer.inlined & !PIECES) as usize;
+                        let pieces = space.pieces.get(pieces).map_or(&[][..], |all| all);
+                        self.add_pieces(number, task, pieces)
                     }
                     whole => (whole, transfer.instructions.into()),
                 };
+                executed.elsewhere =
+                    u64::from(transfer.instructions).saturating_sub(executed.instructions);
             }
             executed.branches += 1;
             (at, last, number_of_last) = (transfer.to, this, Some(record));
             if transfer.effect == Effect::Jump && W::SEES != Sees::All {
                 continue;
             }
-            let node = self.add_executed(task, chain, &mut executed);
+            let node = self.add_executed(number, task, chain, &mut executed);
             if transfer.effect != Effect::Jump {
                 let context = &mut Context {
                     tree: &mut self.tree,
@@ -124,7 +128,7 @@ impl<F: Files, W: Watch> Profile<F, W> {
                 };
                 classify::apply(transfer, &mut task.stack, context);
             }
-            if W::SEES != Sees::Nothing {
+            if matches!(W::SEES, Sees::Calls | Sees::All) {
                 self.watch.record(&Seen {
                     record,
                     task: number,
@@ -142,7 +146,7 @@ impl<F: Files, W: Watch> Profile<F, W> {
                 });
             }
         }
-        self.add_executed(task, chain, &mut executed);
+        self.add_executed(number, task, chain, &mut executed);
         (task.at, task.last) = (at, last);
         if let (Some(record), Some(transfer)) = (number_of_last, space.transfers.get(last as usize))
         {
@@ -157,11 +161,19 @@ impl<F: Files, W: Watch> Profile<F, W> {
 
     /// Adds what was executed in a chain of inlined functions of the innermost frame to the counts
     /// of the task, and of the chain's node. Returns the node.
-    #[inline]
-    fn add_executed(&mut self, task: &mut Task, chain: ChainId, executed: &mut Executed) -> NodeId {
+    // In memory, a number that is stored alone and loaded with its neighbour stalls the processor.
+    #[inline(always)]
+    fn add_executed(
+        &mut self,
+        number: u64,
+        task: &mut Task,
+        chain: ChainId,
+        executed: &mut Executed,
+    ) -> NodeId {
         let Executed {
             instructions,
             branches,
+            elsewhere,
         } = std::mem::take(executed);
         task.count.instructions += instructions;
         task.count.branches += branches;
@@ -171,12 +183,20 @@ impl<F: Files, W: Watch> Profile<F, W> {
             node.instructions += instructions;
             node.branches += branches;
         }
+        if W::SEES == Sees::Runs && branches > 0 {
+            self.watch.run(&Run {
+                task: number,
+                count: &task.count,
+                node: id,
+                instructions: instructions + elsewhere,
+            });
+        }
         id
     }
 
     /// Adds the pieces of a straight line to the counts, without the instructions of the last one.
     /// Returns the chain of that, and its instructions.
-    fn add_pieces(&mut self, task: &mut Task, pieces: &[Piece]) -> (ChainId, u64) {
+    fn add_pieces(&mut self, number: u64, task: &mut Task, pieces: &[Piece]) -> (ChainId, u64) {
         let Some((last, others)) = pieces.split_last() else {
             return (Chains::EMPTY, 0);
         };
@@ -184,9 +204,9 @@ impl<F: Files, W: Watch> Profile<F, W> {
             let instructions = piece.instructions.into();
             let executed = &mut Executed {
                 instructions,
-                branches: 0,
+                ..Executed::default()
             };
-            self.add_executed(task, piece.chain, executed);
+            self.add_executed(number, task, piece.chain, executed);
         }
         (last.chain, last.instructions.into())
     }

@@ -53,7 +53,7 @@ use modules::{ModuleId, Modules, Place};
 use space::Space;
 use stack::{NOWHERE, Stack};
 use tree::{Label, Tree};
-pub use watch::{Ended, LastBranch, Needs, New, Seen, Sees, Watch};
+pub use watch::{Ended, LastBranch, Needs, New, Run, Seen, Sees, Watch};
 
 /// A task while the trace is read.
 #[derive(Debug)]

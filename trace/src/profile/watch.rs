@@ -14,6 +14,9 @@ pub enum Sees {
     Nothing,
     /// Those that change the stack.
     Calls,
+    /// None, but [`Watch::run`] gets the records that come one after the other in the same node
+    /// together.
+    Runs,
     /// All.
     All,
 }
@@ -47,6 +50,9 @@ pub trait Watch {
 
     /// A record was taken into account.
     fn record(&mut self, _seen: &Seen<'_>) {}
+
+    /// Records of a task were taken into account ([`Sees::Runs`]).
+    fn run(&mut self, _run: &Run<'_>) {}
 
     /// The frames of a task's stack have other nodes, because the thread has another name.
     fn renamed(&mut self, _task: u64, _stack: &Stack) {}
@@ -107,6 +113,19 @@ pub struct New<'a> {
     pub modules: &'a Modules,
     /// Paths of the programs so far.
     pub programs: &'a [Vec<u8>],
+}
+
+/// Records that a task has executed in one node, one after the other.
+#[derive(Debug)]
+pub struct Run<'a> {
+    /// Number of the task.
+    pub task: u64,
+    /// The task after them.
+    pub count: &'a TaskCount,
+    /// The node of the last instruction of each record.
+    pub node: NodeId,
+    /// Number of instructions since the branch before the first one.
+    pub instructions: u64,
 }
 
 /// A record, and the state after it.

@@ -61,22 +61,40 @@ pub(super) fn firefox(machine: &Machine) -> Result<()> {
 /// its beginnings and its ends. The slices of a track must be nested.
 const PERFETTO: &str = "
 import collections, sys
-from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
-trace, names, open_slices = Trace(), {}, collections.defaultdict(list)
+from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TracePacket, TrackEvent
+
+class Sequence:
+    def __init__(self, packet):
+        self.names, self.time = {}, 0
+        self.defaults = packet.trace_packet_defaults
+        clocks = {clock.clock_id: clock for clock in packet.clock_snapshot.clocks}
+        self.incremental = clocks[self.defaults.timestamp_clock_id].is_incremental
+
+trace, sequences, open_slices = Trace(), {}, collections.defaultdict(list)
 trace.ParseFromString(open(sys.argv[1], 'rb').read())
 calls, total = collections.Counter(), collections.Counter()
+tracks = {packet.track_descriptor.uuid for packet in trace.packet}
 for packet in trace.packet:
+    if packet.sequence_flags & TracePacket.SEQ_INCREMENTAL_STATE_CLEARED:
+        sequences[packet.trusted_packet_sequence_id] = Sequence(packet)
+    if not packet.sequence_flags & TracePacket.SEQ_NEEDS_INCREMENTAL_STATE:
+        continue
+    sequence = sequences[packet.trusted_packet_sequence_id]
     for name in packet.interned_data.event_names:
-        names[name.iid] = name.name
+        sequence.names[name.iid] = name.name
     if packet.HasField('track_event'):
-        event, slices = packet.track_event, open_slices[packet.track_event.track_uuid]
+        event, track = packet.track_event, sequence.defaults.track_event_defaults.track_uuid
+        assert track in tracks
+        sequence.time = packet.timestamp + (sequence.time if sequence.incremental else 0)
+        slices = open_slices[track]
         if event.type == TrackEvent.TYPE_SLICE_BEGIN:
-            slices.append((names[event.name_iid], packet.timestamp))
+            slices.append((sequence.names[event.name_iid], sequence.time))
         else:
+            assert event.type == TrackEvent.TYPE_SLICE_END
             name, since = slices.pop()
             calls[name] += 1
             if name not in (outer for outer, _ in slices):
-                total[name] += packet.timestamp - since
+                total[name] += sequence.time - since
 assert not any(open_slices.values())
 for name in calls:
     print(name, calls[name], total[name])
