@@ -8,7 +8,7 @@ use std::thread::available_parallelism;
 
 use vbts_host::Workers;
 use vbts_host::sandbox::{ThreadKind, confine_thread};
-use vbts_trace::{Block, BlockEncoder, Branch, EncodeBlocks, Error, Event};
+use vbts_trace::{BlockEncoder, Branch, EncodeBlocks, EncodedBlock, Error, Event};
 
 /// Threads at most. Each takes memory for the tables of a block, and for the branches that wait.
 const MAX_THREADS: usize = 4;
@@ -71,7 +71,7 @@ impl Batch {
 }
 
 /// The blocks of a segment, and the encoder that has encoded them.
-type Encoded = (Vec<Result<Block, Error>>, BlockEncoder);
+type Encoded = (Vec<Result<EncodedBlock, Error>>, BlockEncoder);
 
 /// Starts threads that encode blocks, if the host has processors for more than one. Otherwise the
 /// calling thread encodes, because another one would only wait for a processor.
@@ -101,7 +101,7 @@ struct ParallelEncoder {
     /// The segments whose blocks are not complete, oldest first.
     segments: VecDeque<Receiver<Encoded>>,
     /// Complete blocks, and errors.
-    blocks: VecDeque<Result<Block, Error>>,
+    blocks: VecDeque<Result<EncodedBlock, Error>>,
     /// Batches that can be used again, and the way for those that follow.
     used: Receiver<Batch>,
     give_back: Sender<Batch>,
@@ -206,7 +206,7 @@ fn encode(
     batches: &Receiver<Batch>,
     encoder: &mut BlockEncoder,
     give_back: &Sender<Batch>,
-) -> Vec<Result<Block, Error>> {
+) -> Vec<Result<EncodedBlock, Error>> {
     for mut batch in batches {
         batch.encode(encoder);
         batch.clear();
@@ -246,7 +246,7 @@ impl EncodeBlocks for ParallelEncoder {
         self.start = (self.records, self.time);
     }
 
-    fn next_block(&mut self, wait: bool) -> Option<Result<Block, Error>> {
+    fn next_block(&mut self, wait: bool) -> Option<Result<EncodedBlock, Error>> {
         // The thread of a segment that has not ended waits for more of it.
         let unended = usize::from(self.thread.is_some());
         while self.blocks.is_empty() && self.segments.len() > unended && self.receive(wait) {}

@@ -14,7 +14,7 @@ const BLOCK_BYTES: usize = 8 << 20;
 
 /// A block as it is in the file.
 #[derive(Debug)]
-pub struct Block {
+pub struct EncodedBlock {
     /// Branches before it.
     pub(crate) first: u64,
     /// Branches in it.
@@ -42,7 +42,7 @@ pub trait EncodeBlocks: Debug {
 
     /// Returns the next block, or why a part of the trace is lost, if there is one now. With
     /// `wait`, waits for the blocks of all segments that have ended.
-    fn next_block(&mut self, wait: bool) -> Option<Result<Block, Error>>;
+    fn next_block(&mut self, wait: bool) -> Option<Result<EncodedBlock, Error>>;
 }
 
 /// Encodes blocks in the thread that adds branches and events.
@@ -69,7 +69,7 @@ pub struct BlockEncoder {
     /// Branches before the block.
     first: u64,
     /// Complete blocks, and errors.
-    blocks: VecDeque<Result<Block, Error>>,
+    blocks: VecDeque<Result<EncodedBlock, Error>>,
 }
 
 impl BlockEncoder {
@@ -138,7 +138,7 @@ impl BlockEncoder {
     }
 
     /// Encodes the block, which has `count` branches.
-    fn encode(&mut self, count: u64) -> Result<Block, Error> {
+    fn encode(&mut self, count: u64) -> Result<EncodedBlock, Error> {
         let compressor = &mut self.compressor;
         let mut branches = Vec::new();
         if count > 0 {
@@ -154,7 +154,7 @@ impl BlockEncoder {
         if count > 0 {
             compressor.push_part(&mut bytes, kind::BRANCHES, &branches)?;
         }
-        Ok(Block {
+        Ok(EncodedBlock {
             first: self.first,
             count,
             began: self.began,
@@ -194,7 +194,7 @@ impl EncodeBlocks for BlockEncoder {
         self.end_block();
     }
 
-    fn next_block(&mut self, _wait: bool) -> Option<Result<Block, Error>> {
+    fn next_block(&mut self, _wait: bool) -> Option<Result<EncodedBlock, Error>> {
         self.blocks.pop_front()
     }
 }
@@ -212,7 +212,7 @@ impl<E: EncodeBlocks + ?Sized> EncodeBlocks for Box<E> {
         (**self).end_segment();
     }
 
-    fn next_block(&mut self, wait: bool) -> Option<Result<Block, Error>> {
+    fn next_block(&mut self, wait: bool) -> Option<Result<EncodedBlock, Error>> {
         (**self).next_block(wait)
     }
 }

@@ -50,7 +50,7 @@ mod run;
 mod varint;
 mod writer;
 
-pub use block::{Block, BlockEncoder, EncodeBlocks};
+pub use block::{BlockEncoder, EncodeBlocks, EncodedBlock};
 pub use event::{CodeSource, Crash, Event, Status};
 pub use reader::{Batch, Item, Part, Passed, Reader};
 pub use run::{Run, Streams, Summary};

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use serde::Serialize;
 
-use crate::block::{Block, BlockEncoder, EncodeBlocks};
+use crate::block::{BlockEncoder, EncodeBlocks, EncodedBlock};
 use crate::branches::MAX_RUN;
 use crate::chunk::{END_MAGIC, MAGIC, MAX_JSON, Parts, VERSION, kind};
 use crate::event::Event;
@@ -130,7 +130,7 @@ impl<W: Write, E: EncodeBlocks> Writer<W, E> {
         Ok(())
     }
 
-    fn write_block(&mut self, block: &Block) -> Result<(), Error> {
+    fn write_block(&mut self, block: &EncodedBlock) -> Result<(), Error> {
         let position = self.parts.position;
         self.index.push([position, block.first, block.began]);
         self.written = block.first + block.count;

@@ -1,6 +1,7 @@
 //! Makes a machine of its configuration: memory and board first, then devices, then the kernel.
 
 mod devices;
+mod kernel_files;
 mod shared_writes;
 
 use std::fs::File;
@@ -17,7 +18,7 @@ use crate::accel::{self, Accel, Bts, native_code};
 use crate::board::Board;
 use crate::boot::params::{FIXED_RNG_SEED, RngSeed};
 use crate::boot::{self, BootSource, cmdline};
-use crate::config::{Initrd, JitMode, KernelConfig, MachineConfig, SandboxMode, ShareConfig};
+use crate::config::{JitMode, MachineConfig, SandboxMode, ShareConfig};
 use crate::console::Console;
 use crate::inputs::Inputs;
 use crate::kvm::{Vm, device};
@@ -26,6 +27,7 @@ use crate::machine::Machine;
 use crate::memory::{self, GuestMemory};
 use crate::perf_map::PerfMap;
 pub use devices::SharedDirectory;
+pub use kernel_files::KernelFiles;
 pub use shared_writes::SharedWrites;
 use vbts_host::exit::Failure;
 use vbts_host::sandbox::{self, FileRules, Reach, Sandbox};
@@ -67,70 +69,6 @@ pub struct Launch {
     /// Names native code.
     perf_map: Option<PerfMap<File>>,
     inputs: Inputs,
-}
-
-/// A kernel to boot, and its initial RAM disk.
-#[derive(Debug)]
-pub struct KernelFiles {
-    path: PathBuf,
-    image: Vec<u8>,
-    initrd: Option<Vec<u8>>,
-    append: String,
-}
-
-impl KernelFiles {
-    /// Reads the files.
-    ///
-    /// # Errors
-    /// A file cannot be read.
-    pub fn read(kernel: KernelConfig) -> Result<Self, Failure> {
-        let initrd = match kernel.initrd {
-            Some(Initrd::File(path)) => Some(boot::read_file(&path)?),
-            Some(Initrd::Contents(archive)) => Some(archive),
-            None => None,
-        };
-        Ok(Self {
-            image: boot::read_file(&kernel.image)?,
-            path: kernel.image,
-            initrd,
-            append: kernel.append,
-        })
-    }
-
-    /// The path of the kernel's file.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// The kernel and the initial RAM disk of a recorded run, whose kernel had the path `path`.
-    pub fn recorded(
-        path: PathBuf,
-        image: Vec<u8>,
-        initrd: Option<Vec<u8>>,
-        append: String,
-    ) -> Self {
-        Self {
-            path,
-            image,
-            initrd,
-            append,
-        }
-    }
-
-    /// The contents of the initial RAM disk.
-    pub fn initrd(&self) -> Option<&[u8]> {
-        self.initrd.as_deref()
-    }
-
-    /// Words that are added to the kernel's command line.
-    pub fn append(&self) -> &str {
-        &self.append
-    }
-
-    /// The contents of the kernel's file.
-    pub fn image(&self) -> &[u8] {
-        &self.image
-    }
 }
 
 impl Launch {
@@ -303,18 +241,18 @@ impl Launch {
     /// The kernel, the initrd or the command line is unsuitable, or see [`Self::restrict_files`].
     pub fn boot(mut self, kernel: &KernelFiles) -> Result<Machine, Failure> {
         self.restrict_files()?;
-        let name = kernel.path.display();
+        let name = kernel.path().display();
         let devices = self.board.virtio_devices();
         let tsc_khz = self
             .vm
             .as_ref()
             .map_or(vbts_cpu::TSC_HZ / 1000, Vm::tsc_khz);
         let cmdline =
-            cmdline::build(devices, tsc_khz, &kernel.append).map_err(anyhow::Error::from)?;
+            cmdline::build(devices, tsc_khz, kernel.append()).map_err(anyhow::Error::from)?;
         tracing::debug!(kernel = %name, memory = %self.config.memory, cmdline, "boot");
         let source = BootSource {
-            kernel: &kernel.image,
-            initrd: kernel.initrd.as_deref(),
+            kernel: kernel.image(),
+            initrd: kernel.initrd(),
             cmdline: &cmdline,
             processors: self.board.signals().len() as u8,
             level_gsis: VIRTIO_GSI.get(..devices).unwrap_or_default(),
