@@ -155,6 +155,14 @@ impl SoftCpu {
 
     /// Replaces the places at which the processor stops for a debugger.
     pub fn set_stop_points(&mut self, points: StopPoints) {
+        // Code that was made without a second lookup would call Rust's code for each access to the
+        // page. It is not made again for later watchpoints.
+        if !points.watchpoints.is_empty()
+            && let Some(jit) = &mut self.jit
+            && !std::mem::replace(&mut jit.watches, true)
+        {
+            self.forget_code();
+        }
         self.cpu.set_stop_points(points);
     }
 

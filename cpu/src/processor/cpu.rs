@@ -20,7 +20,7 @@ use crate::processor::pending_work::PendingWork;
 use crate::processor::platform::{Platform, Signals};
 use crate::processor::pmu::Pmu;
 use crate::processor::segment::SegmentRegister;
-use crate::processor::stop_points::ActiveStops;
+use crate::processor::stop_points::{ActiveStops, WatchedRange};
 use crate::processor::usage::Meter;
 use crate::state::flags::Lazy;
 use crate::state::{ArchState, MsrState, PendingEvent, SpinCount, SystemState, X87State};
@@ -108,6 +108,8 @@ pub struct Cpu {
     /// Where the processor stops for a debugger. The guest does not observe it, and it is no part
     /// of the state.
     pub(crate) stops: Option<Box<ActiveStops>>,
+    /// Addresses outside of which no watchpoint is, for native code.
+    pub(crate) watched_range: WatchedRange,
     /// Boxed to keep the fields that every instruction uses close together.
     pub(crate) pmu: Box<Pmu>,
     /// Guest-physical page of the DS area in which the window was last opened, or [`NO_PAGE`].
@@ -204,6 +206,7 @@ impl Cpu {
             armed: false,
             log: None,
             stops: None,
+            watched_range: WatchedRange::default(),
             pmu: Box::new(Pmu::new(model)),
             ds_page: NO_PAGE,
             seg: [SegmentRegister::default(); 6],

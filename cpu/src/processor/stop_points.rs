@@ -8,9 +8,9 @@
 //!   is looked up at each jump, and its first instruction runs alone, in the interpreter.
 //! - A **watchpoint** keeps the TLB entries of its pages, for the accesses that it watches, from
 //!   the fast path of the interpreter and of native code alike. An access to the page that does
-//!   not touch the watched bytes is made at the start of the slow path, and native code goes on.
-//!   One that does aborts its block, so that the instruction runs alone and the processor stops at
-//!   its end.
+//!   not touch the watched bytes is made at the start of the slow path, or by native code itself
+//!   if it is outside of [`WatchedRange`], and native code goes on. One that does aborts its block,
+//!   so that the instruction runs alone and the processor stops at its end.
 //!
 //! An access by a device, or by the kernel through another linear address, is not seen.
 
@@ -75,6 +75,30 @@ impl Watchpoint {
     /// Returns whether the watched bytes and the `len` bytes at `la` overlap. Neither wraps around.
     fn overlaps(&self, la: u64, len: u64) -> bool {
         la < self.address.saturating_add(self.len) && self.address < la.saturating_add(len)
+    }
+}
+
+/// The smallest range of addresses that has the bytes of all watchpoints. An access outside of it
+/// needs no comparison with each of them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C)]
+pub(crate) struct WatchedRange {
+    /// Linear address of the first byte.
+    pub start: u64,
+    /// Number of bytes.
+    pub len: u64,
+}
+
+impl WatchedRange {
+    /// The range of `watchpoints`.
+    fn of(watchpoints: &[Watchpoint]) -> Self {
+        let start = watchpoints.iter().map(|w| w.address).min();
+        let end = watchpoints.iter().map(|w| w.address.saturating_add(w.len));
+        let (start, end) = (start.unwrap_or_default(), end.max().unwrap_or_default());
+        Self {
+            start,
+            len: end - start,
+        }
     }
 }
 
@@ -147,6 +171,7 @@ fn applies(space: Option<u64>, cr3: u64) -> bool {
 impl Cpu {
     /// Replaces the stop points. The engine has to look blocks up again.
     pub(crate) fn set_stop_points(&mut self, points: StopPoints) {
+        self.watched_range = WatchedRange::of(&points.watchpoints);
         self.stops = (!points.is_empty()).then(|| {
             Box::new(ActiveStops {
                 points,

@@ -62,6 +62,16 @@ const WRITES: &[Write] = &[
     |a| a.lock().cmpxchg16b(xmmword_ptr(rbx + 0xF0)),
     |a| a.fst(qword_ptr(rbx + 0x108)),
     |a| a.fxsave(ptr(rbx + 0x200)),
+    // Operands at a constant address, with a base that no host register contains, with an index,
+    // and with a segment.
+    |a| a.mov(qword_ptr(DATA + 0x121), rax),
+    |a| a.add(byte_ptr(DATA + 0x12A), al),
+    |a| a.mov(qword_ptr(DATA + 0xFF9), rax),
+    |a| a.mov(qword_ptr(r10 + 0x131), rax),
+    |a| a.mov(word_ptr(r10 + r8 * 2 + 0x13C), ax),
+    |a| a.mov(dword_ptr(rbx + r8 * 4 + 0x141), eax),
+    |a| a.mov(qword_ptr(rbx + 0x151).fs(), rax),
+    |a| a.bts(dword_ptr(rbx + 0x160), r8d),
     |a| a.push(rax),
     |a| a.push(r14),
     |a| a.push(qword_ptr(rbx + 0x45)),
@@ -86,6 +96,8 @@ fn program() -> Guest {
     let mut guest = Guest::kernel(|a| {
         let mut again = a.create_label();
         a.mov(rbx, DATA)?;
+        a.mov(r10, DATA)?;
+        a.mov(r8d, 3)?;
         a.mov(r9d, ROUNDS)?;
         a.mov(r15, 0x1357_9BDF_1357_9BDF_u64)?;
         a.mov(r14, FUNCTION)?;
@@ -171,16 +183,17 @@ fn changes(guest: &Guest) -> Vec<(u64, BTreeSet<usize>)> {
     changes
 }
 
-/// The times of the stops at a watchpoint for writes.
-fn stops(soft: &mut SoftCpu, start: &ArchState, at: usize, len: usize) -> BTreeSet<u64> {
+/// The times of the stops at watchpoints for writes, of which `watched` has offsets and lengths.
+fn stops(soft: &mut SoftCpu, start: &ArchState, watched: &[(usize, usize)]) -> BTreeSet<u64> {
+    let watchpoint = |(at, len): &(usize, usize)| Watchpoint {
+        address: DATA + *at as u64,
+        len: *len as u64,
+        kind: WatchKind::Write,
+        space: None,
+    };
     soft.cpu.load_state(start);
     soft.set_stop_points(StopPoints {
-        watchpoints: vec![Watchpoint {
-            address: DATA + at as u64,
-            len: len as u64,
-            kind: WatchKind::Write,
-            space: None,
-        }],
+        watchpoints: watched.iter().map(watchpoint).collect(),
         ..StopPoints::default()
     });
     let mut times = BTreeSet::new();
@@ -220,7 +233,8 @@ fn each_write_of_watched_bytes_stops() {
     let mut machine_code = native(&guest, false, 1 << 20);
     let mut hits = 0;
     for (at, len) in edges {
-        let stops = [&mut interpreter, &mut machine_code].map(|soft| stops(soft, &start, at, len));
+        let watched = [(at, len)];
+        let stops = [&mut interpreter, &mut machine_code].map(|soft| stops(soft, &start, &watched));
         assert_eq!(stops[0], stops[1], "{at:#x} {len}");
         let expected = changes
             .iter()
@@ -243,6 +257,20 @@ fn writes_beside_a_watchpoint_do_not_stop() {
     let start = guest.soft.cpu.state();
     let mut soft = native(&guest, false, 1 << 20);
     for unwritten in [0, 0x50, 0x118, 0x3FC, POINTER as usize + 8] {
-        assert_eq!(stops(&mut soft, &start, unwritten, 4), BTreeSet::new());
+        assert_eq!(stops(&mut soft, &start, &[(unwritten, 4)]), BTreeSet::new());
     }
+}
+
+/// Writes between the watched bytes do not stop, and a write of any of them does.
+#[test]
+fn several_watchpoints_are_compared_one_by_one() {
+    let guest = program();
+    let start = guest.soft.cpu.state();
+    let mut soft = native(&guest, false, 1 << 20);
+    let one = |soft: &mut SoftCpu, at| stops(soft, &start, &[(at, 1)]);
+    let each = [one(&mut soft, 0x10), one(&mut soft, 0x1800)];
+    let watched = [(0x1800, 1), (0x118, 4), (0x10, 1), (0, 1)];
+    let all = stops(&mut soft, &start, &watched);
+    assert!(each.iter().all(|times| !times.is_empty()));
+    assert_eq!(all, each.into_iter().flatten().collect());
 }

@@ -71,6 +71,7 @@ impl Translator<'_> {
                 self.asm.call_address(self.context.routines.record);
                 self.asm.jump(back);
             }
+            ColdPath::Watched(lookup) => self.write_watched_lookup(&lookup),
             ColdPath::Exit { at, code, routine } => {
                 self.asm.bind(at);
                 self.asm.mov_imm(SCRATCH, code.into());

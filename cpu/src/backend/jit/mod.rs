@@ -86,6 +86,8 @@ pub(crate) struct Jit {
     /// Native code is compared with the interpreter: it ends at the end of each block, and before
     /// an instruction without a template.
     pub checks: bool,
+    /// See [`Context::watches`].
+    pub watches: bool,
     stats: NativeStats,
 }
 
@@ -118,6 +120,7 @@ impl Jit {
             listener: Listener::default(),
             threshold: options.threshold.max(1),
             checks: options.check,
+            watches: false,
             stats: NativeStats::default(),
         })
     }
@@ -176,6 +179,7 @@ impl Jit {
             key: self.code.key_address(start.mapping),
             jumps: self.code.jumps_address(recording),
             numbers: self.code.next_numbers(),
+            watches: self.watches,
             checks: self.checks,
             routines,
         };

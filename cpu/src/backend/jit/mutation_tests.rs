@@ -109,6 +109,7 @@ impl Code {
             key: KEY,
             jumps: JUMPS,
             numbers: Numbers::default(),
+            watches: recording,
             checks: false,
             routines,
         };

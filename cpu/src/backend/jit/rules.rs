@@ -9,8 +9,8 @@ use crate::backend::jit::registers::frame::{
 };
 use crate::backend::jit::registers::processor::{
     CPL, CR0, CR4, EFLAGS, KERNEL_GS_BASE, KEY_ANY, KEY_GLOBAL, MXCSR, PENDING_WORK, SIGNAL_MASK,
-    SKIPPED, SPIN_PAUSES, TLB_TABLE, TSC_AUX, TSC_OFFSET, WINDOW_ADDEND, WINDOW_END, WINDOW_FIELD,
-    WINDOW_INDEX, XCR0, register, xmm, ymm_high,
+    SKIPPED, SPIN_PAUSES, TLB_TABLE, TSC_AUX, TSC_OFFSET, WATCHED_LEN, WATCHED_START,
+    WINDOW_ADDEND, WINDOW_END, WINDOW_FIELD, WINDOW_INDEX, XCR0, register, xmm, ymm_high,
 };
 use crate::insn::{reg, seg};
 use crate::mmu::tlb::layout::{INDEX_MASK, SLOT_SHIFT};
@@ -58,6 +58,8 @@ const PROCESSOR: &[Field] = &[
     readable(TSC_AUX, 8),
     readable(TSC_OFFSET, 8),
     readable(SKIPPED, 8),
+    readable(WATCHED_START, 8),
+    readable(WATCHED_LEN, 8),
 ];
 
 const FRAME: &[Field] = &[

@@ -37,7 +37,7 @@ pub(crate) mod layout {
     use std::mem::{offset_of, size_of};
 
     use super::Tlb;
-    use super::entry::{ENTRIES, Entry, Slot, Table};
+    use super::entry::{ENTRIES, Entry, Slot, Table, WATCHED};
     use crate::mmu::access::Access;
 
     /// Offset in [`Tlb`] of the pointer to the table of the current class. Those of the others
@@ -52,6 +52,8 @@ pub(crate) mod layout {
     /// Offset of the host address minus the linear address in an entry. The tag is its first word:
     /// the number of the page, sign-extended.
     pub(crate) const ADDEND: usize = offset_of!(Entry, addend);
+    /// Bit of the tag that is inverted for a page with a watchpoint.
+    pub(crate) const WATCHED_BIT: u8 = WATCHED.trailing_zeros() as u8;
     const _: () = assert!(offset_of!(Entry, tag) == 0 && size_of::<Slot>() == 1 << SLOT_SHIFT);
 
     /// Offset in a table of the first entry for this kind of access.

@@ -262,6 +262,12 @@ impl Assembler {
         self.code.push(n);
     }
 
+    /// `btc to, n` with 64 bits.
+    pub(crate) fn flip_bit(&mut self, to: Reg, n: u8) {
+        self.registers(true, &[0x0F, 0xBA], Ext(7), to);
+        self.code.push(n);
+    }
+
     /// `cmovCC to, from` with 64 bits.
     pub(crate) fn mov_if(&mut self, condition: u8, to: Reg, from: Reg) {
         self.registers(true, &[0x0F, 0x40 | condition], to, from);

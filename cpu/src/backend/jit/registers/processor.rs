@@ -11,6 +11,7 @@ use crate::mmu::tlb;
 use crate::processor::branch_trace::MappedWindow;
 use crate::processor::cpu::Cpu;
 use crate::processor::jump_keys::JumpKeys;
+use crate::processor::stop_points::WatchedRange;
 use crate::state::{MsrState, SpinCount, SystemState};
 
 /// Distance of [`CPU`] from the start of the [`Cpu`]. The fields that native code accesses often,
@@ -56,6 +57,10 @@ pub(crate) const TSC_AUX: Mem = field(offset_of!(Cpu, msr) + offset_of!(MsrState
 pub(crate) const TSC_OFFSET: Mem = field(offset_of!(Cpu, tsc_offset));
 pub(crate) const SKIPPED: Mem = field(offset_of!(Cpu, skipped));
 pub(crate) const SPIN_PAUSES: Mem = field(offset_of!(Cpu, spin) + offset_of!(SpinCount, pauses));
+pub(crate) const WATCHED_START: Mem =
+    field(offset_of!(Cpu, watched_range) + offset_of!(WatchedRange, start));
+pub(crate) const WATCHED_LEN: Mem =
+    field(offset_of!(Cpu, watched_range) + offset_of!(WatchedRange, len));
 pub(crate) const TLB_CURRENT: Mem = field(offset_of!(Cpu, tlb) + tlb::layout::CURRENT);
 pub(crate) const TLB_TABLE: Mem = field(offset_of!(Cpu, tlb) + tlb::layout::TABLE);
 

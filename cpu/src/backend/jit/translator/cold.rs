@@ -3,6 +3,7 @@
 use crate::backend::jit::assembler::Label;
 use crate::backend::jit::calls::part::InsnStart;
 use crate::backend::jit::flags::FlagsLocation;
+use crate::backend::jit::forms::operand::Operand;
 use crate::backend::jit::vectors::Vectors;
 use crate::processor::last_branches::BranchClass;
 
@@ -20,6 +21,20 @@ pub(crate) struct Transfer {
     pub from: Option<Source>,
     /// Instructions retired in the block.
     pub retired: u8,
+}
+
+/// The second lookup of an operand, with the tag of a page with a watchpoint.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WatchedLookup {
+    /// Start of the lookup.
+    pub at: Label,
+    /// The code behind the first lookup, for an operand beside the watched bytes.
+    pub found: Label,
+    /// The cold path of all other operands.
+    pub missed: Label,
+    pub operand: Operand,
+    /// Offset in the TLB of the first entry for the kind of the access.
+    pub table: i32,
 }
 
 /// Code behind that of the block, which begins at the label `at`.
@@ -53,6 +68,8 @@ pub(crate) enum ColdPath {
     },
     /// Records the branch with this number, which finds no open window.
     Record { at: Label, back: Label, number: u32 },
+    /// Looks an operand up in a page with a watchpoint.
+    Watched(WatchedLookup),
     /// Leaves native code by this routine with this code.
     Exit { at: Label, code: u32, routine: u64 },
     /// Leaves native code in the middle of a block, at this RIP.

@@ -48,6 +48,8 @@ pub(crate) struct Context {
     pub key: u64,
     /// Address of the table of jump targets.
     pub jumps: u64,
+    /// A debugger has set watchpoints: operands are looked up a second time in their pages.
+    pub watches: bool,
     /// The code ends at the first instruction without a template, instead of a call of `exec`.
     pub checks: bool,
     /// The numbers of the block's native code.
