@@ -28,11 +28,15 @@ struct Interpreter {
     help: &'static str,
 }
 
+/// Functions in which CPython executes a program.
+const PYTHON: &[&str] = &["_PyEval_EvalFrameDefault", "PyEval_EvalFrameEx"];
+
 #[rustfmt::skip]
 static INTERPRETERS: [Interpreter; 7] = [
-    Interpreter { language: "Python", at: Loop::Functions(&["_PyEval_EvalFrameDefault", "PyEval_EvalFrameEx"]),
+    Interpreter { language: "Python", at: Loop::Functions(PYTHON),
         help: "from Python 3.12 on, `python3 -X perf` gives each function of the program a frame; of \
-               a recording of CPython 3.13, python-frames in `vbts debug` shows them" },
+               a recording of CPython 3.13, `vbts report where` and python-frames in `vbts debug` \
+               show them" },
     Interpreter { language: "JavaScript", at: Loop::Functions(&["Builtins_*"]),
         help: "`node --perf-prof --interpreted-frames-native-stack` names the functions of the program" },
     Interpreter { language: "Java", at: Loop::CodeOf("libjvm.so"),
@@ -56,12 +60,20 @@ const LEAST: u64 = 30;
 
 /// Returns whether a function has one of these names.
 fn is_one_of(function: &str, names: &[&str]) -> bool {
-    // A version of the symbol, a part of the function, or parameters can follow.
-    let name = function.split(['(', '@', '.']).next().unwrap_or(function);
+    // A version of the symbol, a part of the function, parameters or an offset can follow.
+    let name = function
+        .split(['(', '@', '.', '+'])
+        .next()
+        .unwrap_or(function);
     names.iter().any(|wanted| match wanted.strip_suffix('*') {
         Some(begin) => name.starts_with(begin),
         None => name == *wanted,
     })
+}
+
+/// Returns whether a text, such as a stack, has a function in which CPython executes a program.
+pub fn names_python(text: &str) -> bool {
+    text.split_whitespace().any(|word| is_one_of(word, PYTHON))
 }
 
 /// Facts about a function.
@@ -160,5 +172,10 @@ mod tests {
         assert_eq!(of("Perl_pp_add"), Some("Perl"));
         assert_eq!(of("vm_execute"), None);
         assert_eq!(of("main"), None);
+        assert!(names_python(
+            "   0  _PyEval_EvalFrameDefault.cold ceval.c:5\n   1  main\n"
+        ));
+        assert!(names_python("   1  _PyEval_EvalFrameDefault+0x25db\n"));
+        assert!(!names_python("   0  _PyEval_Vector\n"));
     }
 }

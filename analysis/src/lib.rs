@@ -82,6 +82,7 @@ pub use flamegraph::flamegraph;
 pub use folded::folded;
 pub use functions::{By, SortBy, Tasks, functions};
 pub use html::html;
+pub use interpreters::names_python;
 pub use lcov::{cobertura, lcov};
 pub use lines::{assembly, lines};
 pub use load::{Loaded, Range, load};

@@ -12,6 +12,7 @@ use vbts_trace::profile::stack::FrameKind;
 use vbts_trace::profile::tree::NodeId;
 use vbts_trace::profile::{Ended, Needs, New, Seen, Sees, Watch};
 
+use super::interpreters::names_python;
 use super::linkage::{Joined, Linkage};
 use super::names::{PlaceName, name_places, names_of_places, shown_function, shown_line};
 use super::{Loaded, Names, Out};
@@ -288,18 +289,26 @@ pub fn tail(profile: &mut Loaded<Tail>, out: &mut Out<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Shows the last branch of all tasks, and the stack of its task.
+/// Shows the last branch of all tasks, and the stack of its task. Returns whether CPython executes
+/// a program there.
 ///
 /// # Errors
 /// The output fails.
-pub fn moment(profile: &mut Loaded<Stacks>, out: &mut Out<'_>) -> io::Result<()> {
+pub fn moment(profile: &mut Loaded<Stacks>, out: &mut Out<'_>) -> io::Result<bool> {
     let stacks = std::mem::take(profile.watch());
     let last = stacks.tasks.iter().max_by_key(|task| task.record);
     let names = Names::of(profile);
-    match last {
-        Some(task) => show(profile, &names, task, &[task.last], out),
-        None => Ok(()),
-    }
+    let Some(task) = last else {
+        return Ok(false);
+    };
+    show(profile, &names, task, &[task.last], out)?;
+    let nodes = profile.tree().nodes();
+    let labels = task
+        .frames
+        .iter()
+        .filter_map(|frame| nodes.get(frame.node as usize))
+        .map(|node| names.label(node.label));
+    Ok(labels.into_iter().any(names_python))
 }
 
 /// The inlined functions that are active at a place, the outermost first, if they have frames.

@@ -29,8 +29,8 @@ branch-trace from-start   record btrace begins a trace at the first instruction 
                           does without this command
 branch-trace from-here    record btrace begins a trace at the present instruction
 who-called                go back to the call of the function in which the selected thread is
-python-frames ADDRESS     the Python functions that the selected thread executes; _PyRuntime is at
-                          ADDRESS
+python-frames ADDRESS [N] the Python functions that thread N, or the selected one, executes;
+                          _PyRuntime is at ADDRESS
 processes                 the processes of the run; another session debugs one by --process
 ";
 
@@ -115,11 +115,10 @@ impl Debugger {
                     )));
                 }
             },
-            ["python-frames", address] => match number(address) {
-                Some(address) => self.show_python(thread, address, output)?,
-                None => {
-                    return Err(TargetError::Refused(format!("'{address}' is no address")));
-                }
+            ["python-frames", address] => self.show_python(thread.thread, address, output)?,
+            ["python-frames", address, thread] => match thread.parse() {
+                Ok(thread) => self.show_python(thread, address, output)?,
+                Err(_) => return Err(TargetError::Refused(format!("'{thread}' is no thread"))),
             },
             ["who-called"] => self.go_to_call(thread, output)?,
             ["goto", "time", time] | ["goto", time] => {
@@ -281,7 +280,7 @@ impl Debugger {
 }
 
 /// A number, decimal or hexadecimal.
-fn number(text: &str) -> Option<u64> {
+pub(crate) fn number(text: &str) -> Option<u64> {
     match text.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16).ok(),
         None => text.parse().ok(),

@@ -4,9 +4,10 @@
 use std::cell::Cell;
 use std::fmt::Write as _;
 
-use vbts_gdb::{Result, TargetError, ThreadId};
+use vbts_gdb::{Result, TargetError};
 
 use crate::debugger::{Debugger, fatal};
+use crate::monitor::number;
 
 /// The first bytes of `_PyRuntime`.
 const COOKIE: u64 = u64::from_le_bytes(*b"xdebugpy");
@@ -71,10 +72,13 @@ impl Debugger {
     /// Shows the Python functions that `thread` executes. `_PyRuntime` is at `runtime`.
     pub(crate) fn show_python(
         &self,
-        thread: ThreadId,
-        runtime: u64,
+        thread: u32,
+        runtime: &str,
         output: &mut Vec<u8>,
     ) -> Result<()> {
+        let Some(runtime) = number(runtime) else {
+            return Err(TargetError::Refused(format!("'{runtime}' is no address")));
+        };
         let tasks = self.tasks().map_err(fatal)?;
         let Some(space) = self.space() else {
             let why = "python-frames is for the view of a program that has begun";
@@ -84,7 +88,7 @@ impl Debugger {
             let len = bytes.len();
             tasks.read(space, address, bytes) == len
         };
-        let text = python_frames(thread.thread, runtime, &read).map_err(TargetError::Refused)?;
+        let text = python_frames(thread, runtime, &read).map_err(TargetError::Refused)?;
         output.extend_from_slice(text.as_bytes());
         Ok(())
     }

@@ -47,14 +47,19 @@ pub(crate) fn report(args: &ReportArgs) -> Result<u8, Failure> {
     let mut temporary = None;
     let scope_of = |path: &Path| args.scope.unwrap_or_else(|| default_scope(path));
     let (scope, other_scope) = (scope_of(&args.file), args.other.as_deref().map(scope_of));
+    let mut recording = None;
     if is_recorded {
-        args.file = trace_of(&args, &args.file, scope, &mut temporary)?;
+        let trace = trace_of(&args, &args.file, scope, &mut temporary)?;
+        recording = Some(std::mem::replace(&mut args.file, trace));
     }
     if let Some(other) = args.other.as_deref().filter(|_| other_is_recorded) {
         let scope = other_scope.unwrap_or(scope);
         args.other = Some(trace_of(&args, other, scope, &mut temporary)?);
     }
-    report::main(&args)
+    match recording {
+        Some(recording) => report::of_recording(&args, &recording),
+        None => report::main(&args),
+    }
 }
 
 /// The branches of a recording that are of interest: the program's, or all of a machine.

@@ -80,10 +80,19 @@ impl<'a> GdbRows<'a> {
             (None, Some(time)) => time,
             (None, None) => u64::MAX,
         };
-        let command = match self.args.from {
-            Some(from) => format!("goto time {}", self.time_of(from)?),
-            None => "goto start".into(),
-        };
+        if let Some(from) = self.args.from {
+            return self.go_to_branch(from);
+        }
+        done(self.gdb.console("goto start")?)?;
+        Ok(())
+    }
+
+    /// Goes to where the tasks of the program have executed `count` branches.
+    ///
+    /// # Errors
+    /// gdb has ended.
+    pub(super) fn go_to_branch(&mut self, count: u64) -> Result<(), Failure> {
+        let command = format!("goto time {}", self.time_of(count)?);
         done(self.gdb.console(&command)?)?;
         Ok(())
     }

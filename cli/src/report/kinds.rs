@@ -2,7 +2,7 @@
 
 use anyhow::anyhow;
 use clap::builder::TypedValueParser;
-use vbts_analysis::{self as analysis, By, Samples, SortBy, Stacks, SystemCalls, Tail, Tasks};
+use vbts_analysis::{self as analysis, By, Samples, SortBy, SystemCalls, Tail, Tasks};
 use vbts_host::exit::Failure;
 use vbts_host::output::Output;
 
@@ -11,7 +11,7 @@ use super::analysis::{
     call_trace, counted, diff, limit, of_function, of_module, perf, timeline, watched,
 };
 use super::branches::{Shown, show};
-use super::{build_ids, inputs, strace, values, writes};
+use super::{build_ids, inputs, moment, strace, values, writes};
 use crate::options::{name_of, one_of};
 
 /// The report of a recording that needs no replay.
@@ -21,6 +21,8 @@ const STRACE: &str = "strace";
 /// The reports of a recording that gdb makes.
 const PRINT: &str = "print";
 const WRITES: &str = "writes";
+/// The report of a moment.
+const WHERE: &str = "where";
 /// Number of branches that `tail` shows without `--steps`.
 const STEPS: usize = 20;
 /// Percentage of the instructions that a subtree of `calls` has at least, without `--least`.
@@ -43,6 +45,11 @@ impl Kind {
     /// Returns whether it is of the recording itself, and not of its trace.
     pub(crate) fn is_of_recording(&self) -> bool {
         [INPUTS, STRACE].contains(&self.name) || self.has_expression()
+    }
+
+    /// Returns whether it shows a moment, at which a recording has the program's memory, too.
+    pub(super) fn is_of_moment(&self) -> bool {
+        self.name == WHERE
     }
 
     /// Returns whether it has an expression before its file.
@@ -214,8 +221,8 @@ static KINDS: [Kind; 33] = [
         diff),
     row("tail", "The last calls and returns of each task, and its stack", &[NoInline, RawFrames, ShortNames, Steps],
         |args, output| watched(args, output, Tail::new(args.steps.unwrap_or(STEPS), args.raw_frames), |trace, out| analysis::tail(&mut trace.profile, out))),
-    row("where", "The stack of the task of the last branch: with --to or --time, that at this moment", &[NoInline, RawFrames, ShortNames],
-        |args, output| watched(args, output, Stacks::default(), |trace, out| analysis::moment(&mut trace.profile, out))),
+    row(WHERE, "The stack of the task of the last branch: with --to or --time, that at this moment", &[NoInline, RawFrames, ShortNames],
+        moment::show_stack),
     row("build-ids", "Build IDs of the executed files, as perf buildid-list shows them", &[],
         build_ids::show),
     row(INPUTS, "What a recording contains: files, environment, standard input", &[Json],

@@ -10,6 +10,7 @@
 //! | `inputs` | what a recording contains |
 //! | `strace` | system calls of a recording |
 //! | `gdb_rows` | reports of a recorded program that gdb makes |
+//! | `moment` | the stack at a moment, with the functions of a Python program |
 //! | `values`, `writes` | values of expressions; writes to a variable |
 //! | `process` | the process that makes the report |
 //! | `request` | a report as `vbts trace --report` asks for it |
@@ -24,6 +25,7 @@ mod inputs;
 mod kernel;
 mod kinds;
 mod maker;
+mod moment;
 mod problems;
 mod process;
 mod request;
@@ -35,7 +37,7 @@ mod writes;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::BufReader;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::bail;
@@ -186,6 +188,18 @@ pub(crate) struct ReportArgs {
 /// # Errors
 /// The file is no trace or is damaged, or the output fails.
 pub(crate) fn main(args: &ReportArgs) -> Result<u8, Failure> {
+    make(args, None)
+}
+
+/// Runs the command. `args.file` is the trace of `recording`.
+///
+/// # Errors
+/// See [`main`].
+pub(crate) fn of_recording(args: &ReportArgs, recording: &Path) -> Result<u8, Failure> {
+    make(args, Some(recording))
+}
+
+fn make(args: &ReportArgs, recording: Option<&Path>) -> Result<u8, Failure> {
     let mut uses = FileUses::default();
     uses.reads("FILE", &args.file);
     if let Some(other) = &args.other {
@@ -208,6 +222,11 @@ pub(crate) fn main(args: &ReportArgs) -> Result<u8, Failure> {
         if status != 0 {
             return Ok(status);
         }
+    }
+    if let Some(recording) = recording
+        && args.what.is_of_moment()
+    {
+        return moment::show(args, recording, output);
     }
     process::run(output, args.timeout, |output| {
         (args.what.make)(args, output)?;

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 use libtest_mimic::Trial;
+use tempfile::TempDir;
 use vbts_tests::machine::{self, Machine, Skip, TestModule};
 
 use super::{both, check_order, needs_gdb};
@@ -13,7 +14,13 @@ use super::{both, check_order, needs_gdb};
 inventory::submit! { TestModule::new(module_path!(), trials) }
 
 fn trials(module: &str) -> Vec<Trial> {
-    machine::trials_of(module, &[("functions_have_files_and_lines", frames)])
+    machine::trials_of(
+        module,
+        &[
+            ("functions_have_files_and_lines", frames),
+            ("the_stack_at_a_crash_has_functions", crash),
+        ],
+    )
 }
 
 const PYTHON: &str = "usr/bin/python3.13";
@@ -28,21 +35,67 @@ def größe(n):
 größe(2)
 ";
 
-fn frames(machine: &Machine) -> Result<()> {
+const CRASH: &str = "import posix
+def fail(n):
+    if n == 0:
+        posix.abort()
+    fail(n - 1)
+fail(1)
+";
+
+/// The directory with Python.
+fn root() -> PathBuf {
+    std::env::var_os("VBTS_PYTHON_ROOT").map_or_else(|| "/".into(), PathBuf::from)
+}
+
+/// Records a script, which ends with a status, as `run.vbts` in a directory.
+fn record(machine: &Machine, script: &str, status: i32) -> Result<TempDir> {
     needs_gdb()?;
-    let root = std::env::var_os("VBTS_PYTHON_ROOT").map_or_else(|| "/".into(), PathBuf::from);
-    let python = root.join(PYTHON);
-    if !python.exists() {
+    if !root().join(PYTHON).exists() {
         return Err(Skip("there is no CPython 3.13: see ci/suite python-frames".into()).into());
     }
     let directory = tempfile::tempdir()?;
-    let file = |name: &str| directory.path().join(name);
     let mut command = machine.command(["record", "--quiet", "--root"]);
-    command.arg(&root).arg("-o").arg(file("run.vbts")).arg("--");
+    command.arg(root()).arg("-o");
+    command.arg(directory.path().join("run.vbts")).arg("--");
     command
         .arg(format!("/{PYTHON}"))
-        .args(["-S", "-E", "-c", SCRIPT]);
-    machine::finish(command)?.expect(0)?;
+        .args(["-S", "-E", "-c", script]);
+    machine::finish(command)?.expect(status)?;
+    Ok(directory)
+}
+
+/// `vbts report where` shows the functions at the end of a recording, but not of a trace.
+fn crash(machine: &Machine) -> Result<()> {
+    let directory = record(machine, CRASH, 128 + 6)?;
+    let file = |name: &str| directory.path().join(name);
+    let report = |name: &str| {
+        let mut command = machine.command(["report", "where", "--root"]);
+        command.arg(root()).arg(file(name));
+        Ok::<_, anyhow::Error>(both(&machine::finish(command)?.expect(0)?))
+    };
+    let expected = [
+        "stack:",
+        "_PyEval_EvalFrameDefault",
+        "  Python:",
+        "     0  fail <string>:4",
+        "     1  fail <string>:5",
+        "     2  <module> <string>:6",
+    ];
+    check_order(&report("run.vbts")?, &expected)?;
+    let mut command = machine.command(["replay", "--quiet", "--output"]);
+    command.arg(file("run.btrace")).arg(file("run.vbts"));
+    machine::finish(command)?;
+    let text = report("run.btrace")?;
+    ensure!(text.contains("which a trace does not have"), "{text}");
+    ensure!(text.contains("_PyEval_EvalFrameDefault"), "{text}");
+    ensure!(!text.contains("fail <string>"), "{text}");
+    Ok(())
+}
+
+fn frames(machine: &Machine) -> Result<()> {
+    let directory = record(machine, SCRIPT, 0)?;
+    let file = |name: &str| directory.path().join(name);
     let debug = |commands: &str| {
         fs::write(file("commands.gdb"), format!("goto end\n{commands}"))?;
         let mut command = machine.command(["debug", "--batch", "-x"]);
