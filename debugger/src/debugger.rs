@@ -18,6 +18,7 @@ use crate::follow::Forked;
 use crate::kept::SnapshotFiles;
 use crate::kernel_code::KernelCode;
 use crate::layout::Layout;
+use crate::program_files::ProgramFiles;
 use crate::replay::Replay;
 use crate::tasks::Tasks;
 use crate::view::{MACHINE, View, thread_of};
@@ -52,6 +53,8 @@ pub struct Parts<'a> {
     /// The client reads the program and its libraries on its own host. Another one would ask for
     /// all files if it got one.
     pub client_has_files: bool,
+    /// The program's files in the recording, for a client whose host does not have them.
+    pub files: Option<ProgramFiles>,
 }
 
 /// A process of a replay, or its machine, for GDB.
@@ -85,6 +88,8 @@ pub struct Debugger {
     pub(crate) branch_traces: BranchTraces,
     /// The client needs no files of the program.
     pub(crate) client_has_files: bool,
+    /// The files that it gets from the recording.
+    pub(crate) files: Option<ProgramFiles>,
     /// The client debugs no process any more.
     pub(crate) has_detached: bool,
     pub(crate) resumption: Option<Resumption>,
@@ -163,6 +168,7 @@ impl Debugger {
             accessed_by: None,
             branch_traces: BranchTraces::default(),
             client_has_files: parts.client_has_files,
+            files: parts.files,
             has_detached: false,
             resumption: None,
             stopped_threads: Vec::new(),

@@ -40,6 +40,7 @@
 //! | `calls` | the call of the function in which a thread is |
 //! | `monitor` | commands of the user |
 //! | `python` | functions of a Python program |
+//! | `program_files` | the program and its libraries, from the recording |
 //! | `target` | what GDB asks for |
 //! | `strace` | system calls in the form of strace |
 
@@ -65,6 +66,7 @@ mod machine_changes;
 mod monitor;
 mod opening;
 mod processes;
+mod program_files;
 mod python;
 mod replay;
 mod stops;
@@ -79,6 +81,7 @@ pub use agent::{AgentPort, Connection};
 pub use debugger::{Debugger, Parts};
 pub use kept::{SnapshotFile, SnapshotFiles};
 pub use layout::Layout;
+pub use program_files::ProgramFiles;
 pub use python::python_frames;
 pub use tasks::{Task, Tasks};
 pub use view::View;

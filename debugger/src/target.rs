@@ -9,10 +9,9 @@ use vbts_host::exit::Failure;
 
 use crate::debugger::{Debugger, EFAULT, ESRCH, fatal};
 use crate::kernel_view::has_avx;
+use crate::program_files::ENOENT;
 use crate::replay::EventKind;
 
-/// ENOENT of Linux.
-const ENOENT: u8 = 2;
 /// SIGILL, SIGTRAP, SIGBUS, SIGFPE and SIGSEGV, which have an address.
 const FAULTS: [u8; 5] = [4, 5, 7, 8, 11];
 /// The name of the kernel's file for GDB.
@@ -217,8 +216,9 @@ impl Target for Debugger {
         self.traced_branches(thread, since, limit)
     }
 
-    /// GDB asks for the mappings of the process alone, as Linux shows them in /proc. In the
-    /// kernel's view there is the file of the kernel.
+    /// GDB asks for the mappings of the process, as Linux shows them in /proc, and for the program
+    /// and its libraries if its host does not have them. In the kernel's view there is the file of
+    /// the kernel.
     fn open_file(&mut self, _process: Option<u32>, path: &[u8]) -> Result<Box<dyn TargetFile>> {
         if self.is_kernel_view {
             return match path == KERNEL_FILE && !self.kernel_file.is_empty() {
@@ -226,7 +226,7 @@ impl Target for Debugger {
                 false => Err(TargetError::Errno(ENOENT)),
             };
         }
-        if !self.client_has_files {
+        if !self.client_has_files && self.files.is_none() {
             return Err(TargetError::Unsupported);
         }
         let child = self.forked.as_ref().map(|child| child.thread.process);
@@ -238,9 +238,10 @@ impl Target for Debugger {
                 is_maps_of(process, path)
             });
         let maps = self.replay.agent.maps.get(&self.process);
-        match maps.filter(|_| is_known) {
-            Some(maps) => Ok(Box::new(maps.clone())),
-            None => Err(TargetError::Errno(ENOENT)),
+        match (maps.filter(|_| is_known), &self.files) {
+            (Some(maps), _) => Ok(Box::new(maps.clone())),
+            (None, Some(files)) => files.open(path),
+            (None, None) => Err(TargetError::Errno(ENOENT)),
         }
     }
 

@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use vbts_fuzz::input::Input;
-use vbts_recording::{Header, Item, MAX_FILE, Paths, Reader, Writer};
+use vbts_recording::{Contents, Header, Item, MAX_FILE, Paths, Reader, Writer};
 use zstd::stream::raw::{Encoder, InBuffer, Operation as _, OutBuffer};
 
 /// Bit of the first byte: the input has blocks.
@@ -78,6 +78,7 @@ fuzz_target!(|data: &[u8]| {
         assert!(files.iter().all(|file| file.len() <= MAX_FILE));
     }
     let (mut items, mut paths) = (0, Paths::default());
+    let mut contents = Contents::default();
     while let Ok(Some(item)) = reader.next() {
         let _ = item.time();
         if let Item::Reply { request, reply, .. } = &item
@@ -85,10 +86,22 @@ fuzz_target!(|data: &[u8]| {
         {
             assert!(got.path.is_none_or(|path| path.len() <= 4096));
         }
+        if let Item::Reply { request, reply, .. } = &item {
+            contents.follow(&request.start, reply);
+        }
         items += 1;
         // A block of a few bytes can have millions of items.
         if items > 1 << 20 {
             break;
         }
+    }
+    for (path, file) in contents.files() {
+        let _ = contents.resolve(path);
+        let mut end = 0;
+        for (at, part) in file.parts() {
+            assert!(at >= end && file.at(at).is_some());
+            end = at + part.len() as u64;
+        }
+        assert!(end <= file.size());
     }
 });

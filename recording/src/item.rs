@@ -13,6 +13,7 @@ pub(crate) const LEN_OF_HEADER: usize = 7;
 pub(crate) mod kind {
     pub(crate) const LCREATE: u8 = 14;
     pub(crate) const READLINK: u8 = 22;
+    pub(crate) const GETATTR: u8 = 24;
     pub(crate) const XATTRWALK: u8 = 30;
     pub(crate) const READDIR: u8 = 40;
     pub(crate) const ATTACH: u8 = 104;

@@ -14,6 +14,7 @@
 //! |---|---|
 //! | `item` | what a recording consists of |
 //! | `paths` | which files requests concern |
+//! | `contents` | the programs and libraries that the guest has read |
 //! | `block` | blocks: lengths, checksums, compression |
 //! | `writer`, `reader` | whole files |
 //!
@@ -31,6 +32,7 @@
 //! ```
 
 mod block;
+mod contents;
 mod item;
 mod paths;
 mod reader;
@@ -38,6 +40,7 @@ mod writer;
 
 use thiserror::Error;
 
+pub use contents::{Contents, FileContents};
 pub use item::{Header, Item, Request};
 pub use paths::{Access, Got, Paths};
 pub use reader::{Position, Reader};

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use crate::item::{LEN_OF_HEADER, kind};
 
 /// Maximum length of a path in bytes. A file with a longer one has no name here.
-const MAX_PATH: usize = 4096;
+pub(crate) const MAX_PATH: usize = 4096;
 /// Maximum number of files that have names at the same time.
-const MAX_FIDS: usize = 1 << 20;
+pub(crate) const MAX_FIDS: usize = 1 << 20;
 
 /// What a request has got of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,10 +74,15 @@ impl Paths {
             _ => None,
         }?;
         Some(Got {
-            path: self.0.get(&fid).map(Vec::as_slice),
+            path: self.path(fid),
             access,
             bytes,
         })
+    }
+
+    /// The path of a file that the guest has, from the root of the server.
+    pub(crate) fn path(&self, fid: u32) -> Option<&[u8]> {
+        self.0.get(&fid).map(Vec::as_slice)
     }
 
     /// A walk from the file of `fid` to a new one, if it has got to its end.
@@ -106,7 +111,7 @@ impl Paths {
 }
 
 /// Appends a name to a path. Returns `None` if the path is too long.
-fn append(path: &mut Vec<u8>, name: &[u8]) -> Option<()> {
+pub(crate) fn append(path: &mut Vec<u8>, name: &[u8]) -> Option<()> {
     match name {
         b".." => {
             let end = path.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
@@ -123,7 +128,7 @@ fn append(path: &mut Vec<u8>, name: &[u8]) -> Option<()> {
     (path.len() <= MAX_PATH).then_some(())
 }
 
-fn number(bytes: &[u8], at: usize) -> Option<u32> {
+pub(crate) fn number(bytes: &[u8], at: usize) -> Option<u32> {
     let bytes = bytes.get(at..)?.first_chunk()?;
     Some(u32::from_le_bytes(*bytes))
 }

@@ -14,18 +14,22 @@ use anyhow::Context as _;
 use rustix::process::{
     Pid, Signal, WaitOptions, kill_process, set_parent_process_death_signal, setpgid, waitpid,
 };
+use vbts_debugger::ProgramFiles;
 use vbts_host::child::fork;
 use vbts_host::exit::{Failure, conclude, killed_by, status};
 
 use super::kernel::KernelView;
 use super::relay::{Address, Relay};
-use super::{DebugArgs, session};
+use super::{DebugArgs, files, session};
 use crate::recording::OldRecording;
 use crate::trace::{TraceDirectory, in_child};
 
 /// The names of files in the temporary directory.
 const SOCKET: &str = "gdb.socket";
 const SCRIPT: &str = "start.gdb";
+
+/// gdb's name for a directory whose files the server has.
+const TARGET: &str = "target:";
 
 /// Time within which the process that serves gdb ends behind it, and how often that is checked.
 const GRACE: Duration = Duration::from_secs(5);
@@ -100,6 +104,7 @@ impl Client {
     ) -> Result<u8, Failure> {
         match self {
             Self::Other(address) => {
+                let (_, files) = files_of(args, file, &OldRecording::open(file)?)?;
                 let path = address.path().map(Path::to_path_buf);
                 let (relay, relaying) = Relay::start(address)?;
                 // The process that serves can remove no files.
@@ -107,7 +112,7 @@ impl Client {
                     // It does not outlast a session that is killed.
                     set_parent_process_death_signal(Some(Signal::KILL))
                         .context("Cannot watch the session's process")?;
-                    session::serve(args, file, Connecting::Other(relay))
+                    session::serve(args, file, Connecting::Other(relay), files)
                 });
                 // It may still send the end of the session to the client.
                 let _ = waitpid(Some(relaying), WaitOptions::empty());
@@ -172,16 +177,39 @@ fn directories_of(recording: &OldRecording) -> [PathBuf; 2] {
     })
 }
 
+/// The directories for gdb, and the program's files if they are in the recording alone.
+fn files_of(
+    args: &DebugArgs,
+    file: &Path,
+    recording: &OldRecording,
+) -> Result<([PathBuf; 2], Option<ProgramFiles>), Failure> {
+    let directories = directories_of(recording);
+    if args.is_kernel_view(recording.facts.is_machine)? {
+        return Ok((directories, None));
+    }
+    let files = files::of_recording(file, recording, &directories[0], args.quiet)?;
+    Ok(match files {
+        Some(_) => ([TARGET.into(), PathBuf::new()], files),
+        None => (directories, None),
+    })
+}
+
 /// Starts a process that serves the client of `listener`.
 ///
 /// # Errors
 /// The host starts no process.
-fn start_server(args: &DebugArgs, file: &Path, listener: UnixListener) -> Result<Pid, Failure> {
+fn start_server(
+    args: &DebugArgs,
+    file: &Path,
+    listener: UnixListener,
+    files: Option<ProgramFiles>,
+) -> Result<Pid, Failure> {
     let started = fork().context("Cannot start a process for the replay")?;
     Ok(started.unwrap_or_else(|| {
         // The terminal's Ctrl-C is for gdb.
         let _ = setpgid(None, None);
-        std::process::exit(conclude(session::serve(args, file, Connecting::Gdb(listener))).into());
+        let served = session::serve(args, file, Connecting::Gdb(listener), files);
+        std::process::exit(conclude(served).into());
     }))
 }
 
@@ -200,13 +228,13 @@ pub(super) fn serve_gdb(
     let socket = directory.file(SOCKET);
     let listener = private_socket(&socket)?;
     let script = directory.file(SCRIPT);
-    let directories = directories_of(&recording);
+    let (directories, files) = files_of(args, file, &recording)?;
     fs::write(
         &script,
         self::script(&socket, &directories, kernel.as_ref()),
     )
     .context("Cannot write a script for gdb")?;
-    Ok((start_server(args, file, listener)?, script))
+    Ok((start_server(args, file, listener, files)?, script))
 }
 
 /// Starts gdb and a process that serves it, and waits for both.

@@ -3,12 +3,14 @@
 //! | module | contents |
 //! |---|---|
 //! | `client` | gdb, connected, or the address at which another client connects |
+//! | `files` | the program's files, of the host or of the recording |
 //! | `kernel` | the file of the guest's kernel, for gdb |
 //! | `mi` | a gdb that this program drives |
 //! | `session` | the process with the replay, which serves the client |
 //! | `snapshots` | the files with snapshots, for later sessions |
 
 mod client;
+mod files;
 mod kernel;
 mod mi;
 mod relay;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use anyhow::anyhow;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use vbts_debugger::{Debugger, Parts, View};
+use vbts_debugger::{Debugger, Parts, ProgramFiles, View};
 use vbts_gdb::Connection;
 use vbts_host::exit::{Failure, say};
 use vbts_host::{Alarm, Event};
@@ -63,11 +63,16 @@ impl Connection for Stream {
     }
 }
 
-/// Serves the client that connects, until it ends the session.
+/// Serves the client that connects, until it ends the session. It gets `files` of the program.
 ///
 /// # Errors
 /// The recording cannot be debugged, or the connection fails.
-pub(super) fn serve(args: &DebugArgs, file: &Path, client: Connecting) -> Result<u8, Failure> {
+pub(super) fn serve(
+    args: &DebugArgs,
+    file: &Path,
+    client: Connecting,
+    files: Option<ProgramFiles>,
+) -> Result<u8, Failure> {
     let recording = OldRecording::open(file)?;
     let is_kernel_view = args.is_kernel_view(recording.facts.is_machine)?;
     if recording.facts.is_32_bit {
@@ -122,6 +127,7 @@ pub(super) fn serve(args: &DebugArgs, file: &Path, client: Connecting) -> Result
         },
         view,
         client_has_files,
+        files,
     });
     bar.finish_and_clear();
     let mut debugger = started?;

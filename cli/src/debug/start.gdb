@@ -1,6 +1,6 @@
 # The replay runs to its end before it answers.
 set remotetimeout 86400
-# Files of the host: the recording has those parts of them that the program has read.
+# Files of the host, or of the recording if the host has others.
 set sysroot ROOT
 # A library may have a path from there.
 set solib-search-path DIRECTORY

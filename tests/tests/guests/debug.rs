@@ -16,6 +16,7 @@ use vbts_tests::programs;
 
 mod catches;
 mod changes;
+mod files;
 mod kept;
 mod kernel;
 mod narrow;
