@@ -69,9 +69,9 @@ struct Thread {
 #[derive(Debug)]
 pub struct Samples {
     threads: Vec<Thread>,
-    /// Their numbers, by task and thread ID.
+    /// Their numbers, by [`key`].
     numbers: HashMap<(u64, u32), u32>,
-    /// The thread of the last record.
+    /// Number of the task and thread ID of the last records, and the number of the thread.
     last: ((u64, u32), u32),
     list: Vec<Sample>,
     /// Samples that are not yet in [`Self::list`], by [`slot`].
@@ -101,6 +101,15 @@ fn slot(thread: u32, node: NodeId) -> usize {
     (node ^ thread.wrapping_mul(0x9E37_79B9)) as usize & (RECENT - 1)
 }
 
+/// The key of a thread. In the trace of a machine, each processor is a task. A thread can move from
+/// one to another, and each has an idle task with thread ID 0.
+fn key(task: u64, id: u32) -> (u64, u32) {
+    match id {
+        0 => (task, 0),
+        _ => (0, id),
+    }
+}
+
 impl Samples {
     #[inline(always)]
     fn number(&mut self, task: u64, count: &TaskCount, node: NodeId) -> u32 {
@@ -112,7 +121,7 @@ impl Samples {
 
     #[cold]
     fn find_number(&mut self, task: u64, count: &TaskCount, node: NodeId) -> u32 {
-        let key = (task, count.id);
+        let key = key(task, count.id);
         let number = match self.numbers.get(&key) {
             Some(number) => *number,
             None if self.threads.len() >= MAX_THREADS => return u32::MAX,
@@ -131,7 +140,7 @@ impl Samples {
                 number
             }
         };
-        self.last = (key, number);
+        self.last = ((task, count.id), number);
         number
     }
 
@@ -224,7 +233,7 @@ impl Watch for Samples {
 
     fn end(&mut self, ended: &Ended<'_>) {
         let (task, count) = (ended.task, ended.count);
-        let Some(number) = self.numbers.remove(&(task, count.id)) else {
+        let Some(number) = self.numbers.remove(&key(task, count.id)) else {
             return;
         };
         self.last = ((u64::MAX, 0), 0);
@@ -448,4 +457,41 @@ fn libraries(profile: &mut Loaded<Samples>, names: &Names, written: &mut Profile
         libraries.handles.insert(id, (handle, category));
     }
     libraries
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_moves_between_processors_is_one_thread() {
+        let mut samples = Samples::default();
+        let mut run = |task, id, clock, node, instructions| {
+            let count = &TaskCount {
+                id,
+                instructions: clock,
+                ..TaskCount::default()
+            };
+            samples.run(&Run {
+                task,
+                count,
+                node,
+                instructions,
+            });
+        };
+        // Processor 0 executes thread 5, then its idle task, and then thread 5 again.
+        run(0, 5, 100, 1, 100);
+        run(0, 0, 10, 9, 10);
+        run(1, 0, 20, 9, 20);
+        run(1, 5, 250, 2, 150);
+        run(0, 5, 300, 1, 50);
+        run(0, 5, 307, 2, 7);
+        samples.merge();
+        let of = |node| -> u64 {
+            let samples = samples.list.iter().filter(|sample| sample.node == node);
+            samples.map(|sample| sample.instructions).sum()
+        };
+        assert_eq!(samples.threads.len(), 3);
+        assert_eq!((of(1), of(2)), (150, 150));
+    }
 }
