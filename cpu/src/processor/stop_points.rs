@@ -9,7 +9,7 @@
 //! - A **watchpoint** keeps the TLB entries of its pages, for the accesses that it watches, from
 //!   the fast path of the interpreter and of native code alike. An access to the page that does
 //!   not touch the watched bytes is made at the start of the slow path, or by native code itself
-//!   if it is outside of [`WatchedRange`], and native code goes on. One that does aborts its block,
+//!   if it is outside of `WatchedRange`, and native code goes on. One that does aborts its block,
 //!   so that the instruction runs alone and the processor stops at its end.
 //!
 //! An access by a device, or by the kernel through another linear address, is not seen.
