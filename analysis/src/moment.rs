@@ -387,7 +387,11 @@ fn show<W: Watch>(
             Effect::Enter => "enter",
             Effect::Leave => "leave",
             Effect::Switch => "switch",
-            Effect::Jump | Effect::Far | Effect::FarIndirect | Effect::Blind => "jump",
+            Effect::Jump
+            | Effect::Far
+            | Effect::FarIndirect
+            | Effect::FarGenerated
+            | Effect::Blind => "jump",
         };
         writeln!(out, "    {:indent$}{what} {from} -> {to}", "")?;
     }

@@ -3,9 +3,9 @@
 use proptest::prelude::*;
 use vbts_trace::profile::Profile;
 use vbts_trace::profile::code::{Files, Symbol, SymbolKind};
-use vbts_trace::profile::modules::Module;
+use vbts_trace::profile::modules::{Module, ModuleKind};
 use vbts_trace::profile::tree::{Label, Tree};
-use vbts_trace::{Branch, Crash, Event, Item, Status};
+use vbts_trace::{Branch, CodeSource, Crash, Event, Item, Status};
 
 /// One file of code at 0x400000, with functions of 16 bytes.
 #[derive(Default)]
@@ -16,6 +16,16 @@ struct Code {
 
 const BASE: u64 = 0x40_0000;
 const SIZE: u64 = 16;
+/// Address of the same functions as code that the process has made.
+const GENERATED: u64 = 0x50_0000;
+
+/// Where the code of a module begins.
+fn first(module: &Module) -> u64 {
+    match module.kind {
+        ModuleKind::Generated => GENERATED,
+        _ => 0,
+    }
+}
 
 impl Code {
     /// Adds a function with this code, at its beginning, and `nop` after it.
@@ -33,8 +43,9 @@ impl Code {
 }
 
 impl Files for Code {
-    fn read(&mut self, _: &Module, offset: u64, bytes: &mut [u8]) -> usize {
-        let code = self.bytes.get(offset as usize..).unwrap_or_default();
+    fn read(&mut self, module: &Module, offset: u64, bytes: &mut [u8]) -> usize {
+        let at = offset.wrapping_sub(first(module)) as usize;
+        let code = self.bytes.get(at..).unwrap_or_default();
         let size = code.len().min(bytes.len());
         bytes[..size].copy_from_slice(&code[..size]);
         size
@@ -44,8 +55,8 @@ impl Files for Code {
         true
     }
 
-    fn symbols(&mut self, _: &Module) -> Vec<Symbol> {
-        let starts = (0..).step_by(SIZE as usize).zip(&self.kinds);
+    fn symbols(&mut self, module: &Module) -> Vec<Symbol> {
+        let starts = (first(module)..).step_by(SIZE as usize).zip(&self.kinds);
         let symbol = |(start, kind): (u64, &SymbolKind)| Symbol {
             start,
             end: start + SIZE,
@@ -219,6 +230,74 @@ fn a_jump_to_a_function_is_a_call_that_returns_to_the_caller() {
             "p0;0;1;2;3 1 1"
         ]
     );
+}
+
+/// A method of a virtual machine is called through a stub, which jumps behind its beginning, and
+/// returns by a jump.
+#[test]
+fn a_jump_between_generated_functions_is_a_call_or_a_return() {
+    // 0: call rax; nop; ret. 1, a method: nop; call rax; call rax; ret. 2, a stub: jmp rax.
+    // 3, a method: nop; jmp rax.
+    let code = Code::default()
+        .function(&[0xFF, 0xD0, 0x90, 0xC3])
+        .function(&[0x90, 0xFF, 0xD0, 0xFF, 0xD0, 0xC3])
+        .function(&[0xFF, 0xE0])
+        .function(&[0x90, 0xFF, 0xE0]);
+    let mut profile = Profile::new(code, b"/bin/program", ());
+    event(&mut profile, 0, start(1, 0, 1));
+    let (source, bytes) = (CodeSource::PerfMap, Vec::new());
+    let generated = Event::Code {
+        process: 1,
+        source,
+        at: 0,
+        bytes,
+    };
+    event(&mut profile, 0, generated);
+    let text = b"400000-410000 r-xp 00000000 00:12 5    /bin/program\n\
+        500000-501000 rwxp 00000000 00:00 0\n";
+    let text = text.to_vec();
+    event(&mut profile, 0, Event::Maps { process: 1, text });
+    let generated = |from: u64, to: u64| Branch {
+        from: GENERATED + from,
+        to: GENERATED + to,
+    };
+    let (method, other) = (SIZE, 3 * SIZE);
+    profile.branches(
+        0,
+        &[
+            Branch {
+                from: at(0, 0),
+                to: GENERATED + method,
+            },
+            generated(method + 1, 2 * SIZE),
+            generated(2 * SIZE, other + 1),
+            generated(other + 1, method + 3),
+            generated(method + 3, other + 1),
+            generated(other + 1, method + 5),
+            Branch {
+                from: GENERATED + method + 5,
+                to: at(0, 2),
+            },
+        ],
+    );
+    profile.finish();
+    let (method, stub, other) = (
+        GENERATED / SIZE + 1,
+        GENERATED / SIZE + 2,
+        GENERATED / SIZE + 3,
+    );
+    assert_eq!(
+        paths(&profile),
+        [
+            "p0 0 0".to_owned(),
+            "p0;0 1 1".to_owned(),
+            format!("p0;0;{method} 1 4"),
+            format!("p0;0;{method};{stub} 1 1"),
+            format!("p0;0;{method};{stub};{other} 1 1"),
+            format!("p0;0;{method};{other} 1 1"),
+        ]
+    );
+    assert_eq!(profile.counts().unexplained, 0);
 }
 
 #[test]

@@ -129,6 +129,7 @@ fn trials(module: &str) -> Vec<Trial> {
             ("guide_optimise", guide::optimise),
             ("guide_record_and_replay", guide::record_and_replay),
             ("jit", generated::jit),
+            ("methods_of_java", generated::java),
             ("vdso", generated::vdso),
             ("code_that_was_written_over", generated::written_over),
             ("replaced_files", build_ids::replaced),

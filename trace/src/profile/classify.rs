@@ -3,7 +3,7 @@
 use super::code::{Files, NoLine, SymbolKind, Transfer as Kind};
 use super::functions::FunctionId;
 use super::inlined::Chains;
-use super::modules::{Modules, Place, is_kernel};
+use super::modules::{ModuleKind, Modules, Place, is_kernel};
 use super::space::{Effect, Space, Transfer};
 use super::stack::{Context, FrameKind, NOWHERE, Stack, Target};
 use super::{Line, New, Profile, Task, Watch};
@@ -25,6 +25,7 @@ pub(super) fn apply(transfer: &mut Transfer, stack: &mut Stack, context: &mut Co
         Effect::Tail => stack.tail(target, &mut transfer.cache, context),
         Effect::Far => stack.far_jump(target, false, context),
         Effect::FarIndirect => stack.far_jump(target, true, context),
+        Effect::FarGenerated => stack.generated_jump(target, &mut transfer.cache, context),
         Effect::Enter => stack.push(
             function,
             ret,
@@ -200,6 +201,8 @@ impl<F: Files, W: Watch> Profile<F, W> {
         let is_entry = known.start == target;
         // The part of a function that a compiler has moved away can end with a tail call, too.
         let moved = known.kind == SymbolKind::Part || from_kind == SymbolKind::Part && !is_entry;
+        let is_generated = space.map.place(from).module == target.module
+            && self.modules.get(target.module).kind == ModuleKind::Generated;
         let effect = match (&line, kind) {
             (Err(_), _) if crosses && is_kernel(to) => Effect::Enter,
             (Err(_), _) if crosses => Effect::Leave,
@@ -216,6 +219,7 @@ impl<F: Files, W: Watch> Profile<F, W> {
             (_, Kind::FarReturn) => Effect::Leave,
             (_, Kind::Jump { .. } | Kind::None) if function == origin || moved => Effect::Jump,
             _ if is_entry => Effect::Tail,
+            (_, Kind::Jump { target: None, .. }) if is_generated => Effect::FarGenerated,
             (_, Kind::Jump { target: None, .. }) => Effect::FarIndirect,
             _ => Effect::Far,
         };

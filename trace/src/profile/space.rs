@@ -22,6 +22,8 @@ pub enum Effect {
     Far,
     /// It jumps there indirectly.
     FarIndirect,
+    /// It jumps there indirectly, and the process has made both functions.
+    FarGenerated,
     /// It continues on another stack.
     Switch,
     /// It enters the kernel.

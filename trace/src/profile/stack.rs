@@ -317,11 +317,13 @@ impl Stack {
             return;
         }
         if self.frames.len() == 1 {
-            // The trace has begun in a function that was called before.
-            let program = self.program(context);
-            let first = self.frames.first().map(|frame| frame.kind);
-            self.begin(program, target.function, context);
-            self.is_over = first == Some(FrameKind::First);
+            if !self.resume_parked(target, context) {
+                // The trace has begun in a function that was called before.
+                let program = self.program(context);
+                let first = self.frames.first().map(|frame| frame.kind);
+                self.begin(program, target.function, context);
+                self.is_over = first == Some(FrameKind::First);
+            }
             return;
         }
         self.resume(target, context);

@@ -4,10 +4,10 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use vbts_tests::machine::Machine;
+use vbts_tests::machine::{self, Machine};
 use vbts_tests::programs;
 
-use super::{function_rows, functions, report};
+use super::{function_rows, functions, report, tool};
 
 /// Calls and instructions of the functions that `programs/jit.c` makes, from what it does: 35 calls
 /// that count from 10 down and one from 1000, each with two more instructions; 7 of the caller.
@@ -82,6 +82,45 @@ pub(super) fn jit(machine: &Machine) -> Result<()> {
         .collect();
     let sum = COUNT_DOWN.1 + CALLER.1;
     ensure!(jit.len() == 1 && jit[0].1.1 == sum, "{jit:?}");
+    Ok(())
+}
+
+/// How often `programs/Words.java` calls `count`.
+const WORDS: u64 = 100;
+
+/// Methods that Java's virtual machine has compiled. It calls them through stubs, which jump behind
+/// their beginning, and its interpreter returns to them by jumps.
+pub(super) fn java(machine: &Machine) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let mut compiler = tool("javac", &["-d"])?;
+    compiler
+        .arg(directory.path())
+        .arg(programs::source("Words.java"));
+    machine::finish(compiler)?.expect(0)?;
+    let trace = directory.path().join("words.btrace");
+    let words = [
+        "java",
+        "-Xcomp",
+        "-XX:TieredStopAtLevel=1",
+        "-XX:CompileCommand=quiet",
+        "-XX:CompileCommand=dontinline,Words.count",
+        "-XX:+UnlockDiagnosticVMOptions",
+        "-XX:+DumpPerfMapAtExit",
+        "-cp",
+        directory.path().to_str().context("a path")?,
+        "Words",
+    ];
+    let options = ["--memory", "1G", "--quiet"];
+    let run = machine.trace("btrace", &trace, &options, &words)?;
+    ensure!(run.expect(0)?.stdout == b"2000\n");
+    // It says what has no explanation: the virtual machine changes its code while it runs.
+    let mut command = machine.command(["report"]);
+    command.args(super::FUNCTIONS).arg(&trace);
+    let rows = String::from_utf8(machine::finish(command)?.expect(0)?.stdout)?;
+    let functions = function_rows(&rows)?;
+    let name = "int Words.count(java.util.List, java.lang.String)";
+    let (calls, _) = functions.get(name).context("no Words.count")?;
+    ensure!(*calls == WORDS, "{calls} calls");
     Ok(())
 }
 

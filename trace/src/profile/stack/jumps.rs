@@ -57,6 +57,21 @@ impl Stack {
         }
     }
 
+    /// An indirect jump into the middle of another function, both of which the process has made. A
+    /// method of a virtual machine has several entries, to which stubs and the interpreter jump, and
+    /// the interpreter returns by jumps.
+    pub fn generated_jump(
+        &mut self,
+        target: Target,
+        cache: &mut (NodeId, NodeId),
+        context: &mut Context<'_>,
+    ) {
+        match self.find(|frame| frame.ret == target.to) {
+            Some(_) => self.ret(target, context),
+            None => self.tail(target, cache, context),
+        }
+    }
+
     /// Continues on another stack: on one that was left, or with a function on a new one.
     pub fn switch(&mut self, target: Target, context: &mut Context<'_>) {
         if !target.is_entry {
@@ -80,30 +95,39 @@ impl Stack {
         node.map_or(0, |node| node.parent)
     }
 
+    /// Continues on the stack that was left last of those that return to the target. Returns whether
+    /// there is one.
+    pub(super) fn resume_parked(&mut self, target: Target, context: &mut Context<'_>) -> bool {
+        let resumes = |stack: &Vec<Frame>| {
+            let inner = stack.iter().rev().take(RESUMED);
+            inner.filter(|frame| frame.ret == target.to).count() > 0
+        };
+        let Some(at) = self.parked.iter().rposition(resumes) else {
+            return false;
+        };
+        context.counts.switches += 1;
+        let mut next = self.parked.remove(at);
+        if let Some(at) = next.iter().rposition(|frame| frame.ret == target.to) {
+            next.truncate(at.max(1));
+        }
+        let program = self.program(context);
+        self.park(next, context);
+        // The thread can have got another name while the stack was left.
+        let node = context.tree.nodes().get(program as usize);
+        if node.is_some_and(|node| matches!(node.label, Label::Program(_)))
+            && self.program(context) != program
+        {
+            self.rename(program, context.tree);
+        }
+        true
+    }
+
     /// Continues in the middle of a function that was left.
     pub fn resume(&mut self, target: Target, context: &mut Context<'_>) {
         let is_wanted = |frame: &Frame| {
             frame.function == target.function && !matches!(frame.kind, FrameKind::Signal(_))
         };
-        let resumes = |stack: &Vec<Frame>| {
-            let inner = stack.iter().rev().take(RESUMED);
-            inner.filter(|frame| frame.ret == target.to).count() > 0
-        };
-        if let Some(at) = self.parked.iter().rposition(resumes) {
-            context.counts.switches += 1;
-            let mut next = self.parked.remove(at);
-            if let Some(at) = next.iter().rposition(|frame| frame.ret == target.to) {
-                next.truncate(at.max(1));
-            }
-            let program = self.program(context);
-            self.park(next, context);
-            // The thread can have got another name while the stack was left.
-            let node = context.tree.nodes().get(program as usize);
-            if node.is_some_and(|node| matches!(node.label, Label::Program(_)))
-                && self.program(context) != program
-            {
-                self.rename(program, context.tree);
-            }
+        if self.resume_parked(target, context) {
             return;
         }
         if let Some(at) = self.find(is_wanted) {
