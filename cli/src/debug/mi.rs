@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
 use clap::Parser as _;
@@ -16,6 +17,10 @@ use crate::{Cli, Command as VbtsCommand};
 
 /// Longest line of gdb in bytes.
 const MAX_LINE: u64 = 64 << 20;
+/// Time for which the server of a gdb that has ended may take to end.
+const END_TIME: Duration = Duration::from_secs(1);
+/// Interval between two looks at whether it has ended.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// An answer of gdb to a command.
 #[derive(Debug, PartialEq, Eq)]
@@ -189,6 +194,14 @@ impl Drop for Gdb {
         // Either may have ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
+        // Without gdb the server ends, unless it is busy.
+        let deadline = Instant::now() + END_TIME;
+        while Instant::now() < deadline {
+            match waitpid(Some(self.server), WaitOptions::NOHANG) {
+                Ok(None) => std::thread::sleep(POLL_INTERVAL),
+                _ => return,
+            }
+        }
         let _ = kill_process(self.server, Signal::TERM);
         let _ = waitpid(Some(self.server), WaitOptions::empty());
     }

@@ -105,6 +105,10 @@ fn python_functions(args: &ReportArgs, recording: &Path, report: &str) -> Result
     let lines: String = lines
         .map(|(number, function)| format!("  {number:>4}  {function}\n"))
         .collect();
+    if lines.is_empty() {
+        // gdb prints what the replay refuses.
+        return Err(anyhow!("{}", frames.trim().escape_debug()).into());
+    }
     Ok(format!("  Python:\n{lines}"))
 }
 

@@ -2,7 +2,7 @@
 //! root `VBTS_PYTHON_ROOT`, which `ci/suite python-frames` makes.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
 use libtest_mimic::Trial;
@@ -19,6 +19,7 @@ fn trials(module: &str) -> Vec<Trial> {
         &[
             ("functions_have_files_and_lines", frames),
             ("the_stack_at_a_crash_has_functions", crash),
+            ("another_version_is_named", other_version),
         ],
     )
 }
@@ -90,6 +91,33 @@ fn crash(machine: &Machine) -> Result<()> {
     ensure!(text.contains("which a trace does not have"), "{text}");
     ensure!(text.contains("_PyEval_EvalFrameDefault"), "{text}");
     ensure!(!text.contains("fail <string>"), "{text}");
+    Ok(())
+}
+
+/// The stack of another version of CPython has no functions, and the report says why. It says
+/// nothing else.
+fn other_version(machine: &Machine) -> Result<()> {
+    needs_gdb()?;
+    let python = Path::new("/usr/bin/python3");
+    let target = fs::read_link(python);
+    if !target.is_ok_and(|target| target.ends_with("python3.11")) {
+        return Err(Skip("/usr/bin/python3 is not CPython 3.11".into()).into());
+    }
+    let directory = tempfile::tempdir()?;
+    let recording = directory.path().join("run.vbts");
+    let mut command = machine.command(["record", "--quiet", "-o"]);
+    command.arg(&recording).arg("--").arg(python);
+    command.args(["-S", "-E", "-c", "for i in range(99999): pass"]);
+    machine::finish(command)?.expect(0)?;
+    let mut command = machine.command(["report", "where", "--to", "1000000"]);
+    command.arg(&recording);
+    let run = machine::finish(command)?.expect(0)?;
+    let stdout = String::from_utf8_lossy(&run.stdout);
+    ensure!(stdout.contains("_PyEval_EvalFrameDefault"), "{stdout}");
+    ensure!(!stdout.contains("Python:"), "{stdout}");
+    let expected = "vbts: the Python functions of the stack are not shown: the program has no \
+                    CPython 3.13 with a global interpreter lock, whose frames are known here\n";
+    ensure!(run.stderr == expected, "{}", run.stderr);
     Ok(())
 }
 
