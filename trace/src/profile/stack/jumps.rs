@@ -58,8 +58,8 @@ impl Stack {
     }
 
     /// An indirect jump into the middle of another function, both of which the process has made. A
-    /// method of a virtual machine has several entries, to which stubs and the interpreter jump, and
-    /// the interpreter returns by jumps.
+    /// method of a virtual machine has several entries, to which stubs and the interpreter jump,
+    /// and the interpreter returns by jumps.
     pub fn generated_jump(
         &mut self,
         target: Target,
@@ -95,8 +95,8 @@ impl Stack {
         node.map_or(0, |node| node.parent)
     }
 
-    /// Continues on the stack that was left last of those that return to the target. Returns whether
-    /// there is one.
+    /// Continues on the stack that was left last of those that return to the target. Returns
+    /// whether there is one.
     pub(super) fn resume_parked(&mut self, target: Target, context: &mut Context<'_>) -> bool {
         let resumes = |stack: &Vec<Frame>| {
             let inner = stack.iter().rev().take(RESUMED);
