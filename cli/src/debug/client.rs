@@ -283,7 +283,7 @@ fn start_gdb(
 /// Waits for the process that serves gdb, which ends with the connection, and returns its exit
 /// status. One to which gdb has not connected does not end: after `grace` it is killed, and has no
 /// status.
-fn end_server(server: Pid, grace: Duration) -> Option<i32> {
+pub(super) fn end_server(server: Pid, grace: Duration) -> Option<i32> {
     let began = Instant::now();
     while began.elapsed() < grace {
         match waitpid(Some(server), WaitOptions::NOHANG) {

@@ -4,14 +4,14 @@ use std::ffi::OsString;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::anyhow;
 use clap::Parser as _;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use vbts_host::exit::Failure;
 
-use super::client::{find, serve_gdb};
+use super::client::{end_server, find, serve_gdb};
 use crate::trace::TraceDirectory;
 use crate::{Cli, Command as VbtsCommand};
 
@@ -19,8 +19,6 @@ use crate::{Cli, Command as VbtsCommand};
 const MAX_LINE: u64 = 64 << 20;
 /// Time for which the server of a gdb that has ended may take to end.
 const END_TIME: Duration = Duration::from_secs(1);
-/// Interval between two looks at whether it has ended.
-const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// An answer of gdb to a command.
 #[derive(Debug, PartialEq, Eq)]
@@ -195,15 +193,7 @@ impl Drop for Gdb {
         let _ = self.child.kill();
         let _ = self.child.wait();
         // Without gdb the server ends, unless it is busy.
-        let deadline = Instant::now() + END_TIME;
-        while Instant::now() < deadline {
-            match waitpid(Some(self.server), WaitOptions::NOHANG) {
-                Ok(None) => std::thread::sleep(POLL_INTERVAL),
-                _ => return,
-            }
-        }
-        let _ = kill_process(self.server, Signal::TERM);
-        let _ = waitpid(Some(self.server), WaitOptions::empty());
+        end_server(self.server, END_TIME);
     }
 }
 
