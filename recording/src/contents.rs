@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use crate::item::{LEN_OF_HEADER, kind};
-use crate::paths::{MAX_FIDS, MAX_PATH, Paths, append, number};
+use crate::paths::{MAX_FIDS, MAX_PATH, Paths, answered, append, long, number, string};
 
 /// The first bytes of an ELF file.
 const ELF: &[u8] = b"\x7fELF";
@@ -123,12 +123,7 @@ impl Contents {
     }
 
     fn note(&mut self, request: &[u8], reply: &[u8]) -> Option<()> {
-        let message = *request.get(LEN_OF_HEADER - 3)?;
-        let body = request.get(LEN_OF_HEADER..)?;
-        // An error has another type.
-        if *reply.get(LEN_OF_HEADER - 3)? != message.wrapping_add(1) {
-            return None;
-        }
+        let (message, body) = answered(request, reply)?;
         let path = self.paths.path(number(body, 0)?)?;
         match message {
             kind::GETATTR => {
@@ -141,7 +136,7 @@ impl Contents {
                 }
             }
             kind::READLINK => {
-                let target = reply.get(LEN_OF_HEADER + 2..)?;
+                let (target, _) = string(reply.get(LEN_OF_HEADER..)?)?;
                 if self.links.len() < MAX_FIDS && target.len() <= MAX_PATH {
                     self.links.insert(path.to_vec(), target.to_vec());
                 }
@@ -209,11 +204,6 @@ impl Contents {
 fn names(path: &[u8]) -> impl Iterator<Item = Vec<u8>> {
     let names = path.rsplit(|byte| *byte == b'/');
     names.filter(|name| !name.is_empty()).map(<[u8]>::to_vec)
-}
-
-fn long(bytes: &[u8], at: usize) -> Option<u64> {
-    let bytes = bytes.get(at..)?.first_chunk()?;
-    Some(u64::from_le_bytes(*bytes))
 }
 
 #[cfg(test)]

@@ -40,12 +40,7 @@ impl Paths {
     /// Follows a request, of which `request` has the start, and its reply. Returns what the guest
     /// has got of a file, if it has.
     pub fn follow(&mut self, request: &[u8], reply: &[u8]) -> Option<Got<'_>> {
-        let message = *request.get(LEN_OF_HEADER - 3)?;
-        let body = request.get(LEN_OF_HEADER..)?;
-        // An error has another type.
-        if *reply.get(LEN_OF_HEADER - 3)? != message.wrapping_add(1) {
-            return None;
-        }
+        let (message, body) = answered(request, reply)?;
         let fid = number(body, 0)?;
         let got = |access, bytes| Some((access, u64::from(bytes)));
         let (access, bytes) = match message {
@@ -110,6 +105,15 @@ impl Paths {
     }
 }
 
+/// The type and the body of a request that `reply` answers. `None`: the reply is an error.
+pub(crate) fn answered<'a>(request: &'a [u8], reply: &[u8]) -> Option<(u8, &'a [u8])> {
+    let message = *request.get(LEN_OF_HEADER - 3)?;
+    let body = request.get(LEN_OF_HEADER..)?;
+    // An error has another type.
+    let is_answer = *reply.get(LEN_OF_HEADER - 3)? == message.wrapping_add(1);
+    is_answer.then_some((message, body))
+}
+
 /// Appends a name to a path. Returns `None` if the path is too long.
 pub(crate) fn append(path: &mut Vec<u8>, name: &[u8]) -> Option<()> {
     match name {
@@ -133,13 +137,18 @@ pub(crate) fn number(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(*bytes))
 }
 
+pub(crate) fn long(bytes: &[u8], at: usize) -> Option<u64> {
+    let bytes = bytes.get(at..)?.first_chunk()?;
+    Some(u64::from_le_bytes(*bytes))
+}
+
 fn short(bytes: &[u8], at: usize) -> Option<u16> {
     let bytes = bytes.get(at..)?.first_chunk()?;
     Some(u16::from_le_bytes(*bytes))
 }
 
 /// A string at the start of `bytes`, and what follows it.
-fn string(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+pub(crate) fn string(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let len = short(bytes, 0)?;
     bytes.get(2..)?.split_at_checked(len.into())
 }
