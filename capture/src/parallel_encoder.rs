@@ -8,7 +8,7 @@ use std::thread::available_parallelism;
 
 use vbts_host::Workers;
 use vbts_host::sandbox::{ThreadKind, confine_thread};
-use vbts_trace::{BlockEncoder, Branch, EncodeBlocks, EncodedBlock, Error, Event};
+use vbts_trace::{BlockEncoder, Branch, EncodeBlocks, EncodedBlock, Error, Event, Writer};
 
 /// Threads at most. Each takes memory for the tables of a block, and for the branches that wait.
 const MAX_THREADS: usize = 4;
@@ -23,7 +23,7 @@ const BATCH_BYTES: usize = 1 << 20;
 /// Batches of a segment that wait for its thread: 48 MiB. The one that adds more waits, too.
 const QUEUED: usize = 96;
 
-/// What a batch has, in its order.
+/// An entry of a batch.
 #[derive(Debug)]
 enum Entry {
     /// So many branches of a task.
@@ -70,6 +70,9 @@ impl Batch {
     }
 }
 
+/// Writes a btrace file to memory, with the threads of [`start`] or without.
+pub(crate) type BtraceWriter = Writer<Vec<u8>, Box<dyn EncodeBlocks + Send>>;
+
 /// The blocks of a segment, and the encoder that has encoded them.
 type Encoded = (Vec<Result<EncodedBlock, Error>>, BlockEncoder);
 
@@ -96,7 +99,7 @@ struct ParallelEncoder {
     start: (u64, u64),
     /// The way to the thread of the segment, if it has one.
     thread: Option<SyncSender<Batch>>,
-    /// What the thread does not have yet.
+    /// The last branches and events, which the thread does not have yet.
     batch: Batch,
     /// The segments whose blocks are not complete, oldest first.
     segments: VecDeque<Receiver<Encoded>>,
@@ -257,7 +260,7 @@ impl EncodeBlocks for ParallelEncoder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vbts_trace::{Run, Summary, Writer};
+    use vbts_trace::{Run, Summary};
 
     /// A trace of several segments, with small pieces of several tasks and events among them.
     fn trace(encoder: Box<dyn EncodeBlocks + Send>) -> Vec<u8> {

@@ -3,10 +3,10 @@
 use std::io;
 
 use vbts_protocol::ExitStatus;
-use vbts_trace::{BlockEncoder, Branch, EncodeBlocks, Error, Event, Run, Writer};
+use vbts_trace::{BlockEncoder, Branch, Error, Event, Run};
 
 use super::Format;
-use crate::parallel_encoder;
+use crate::parallel_encoder::{self, BtraceWriter};
 use crate::summary::{RunEnd, Summary};
 use crate::task::Task;
 use vbts_host::Unit;
@@ -14,7 +14,7 @@ use vbts_symbols::Symbolizer;
 
 /// Writes the format.
 #[derive(Debug)]
-pub struct Btrace(Writer<Vec<u8>, Box<dyn EncodeBlocks + Send>>);
+pub struct Btrace(BtraceWriter);
 
 impl Btrace {
     /// An empty trace.
@@ -22,8 +22,8 @@ impl Btrace {
     /// # Errors
     /// There is no memory for the compression.
     pub fn new(run: &Run) -> Result<Self, Error> {
-        let encoder: Box<dyn EncodeBlocks + Send> = Box::new(BlockEncoder::new()?);
-        Ok(Self(Writer::with_encoder(Vec::new(), run, encoder)?))
+        let encoder = Box::new(BlockEncoder::new()?);
+        Ok(Self(BtraceWriter::with_encoder(Vec::new(), run, encoder)?))
     }
 
     /// Moves what is encoded to `out`. An encoder to memory fails only if there is no more memory:

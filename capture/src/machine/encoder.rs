@@ -7,18 +7,15 @@ use std::sync::atomic::Ordering;
 use indicatif::{HumanBytes, HumanCount, ProgressBar};
 use vbts_cpu::{LogBuffer, LogEntry, LogScope};
 use vbts_trace::profile::modules::{KERNEL_START_32, extend_32};
-use vbts_trace::{Branch, EncodeBlocks, Error, Event, Item, Writer};
+use vbts_trace::{Branch, Error, Event, Item};
 
 use super::queue::{End, Queue};
 use super::recording::Options;
-use crate::parallel_encoder;
+use crate::parallel_encoder::{self, BtraceWriter};
 use crate::pipeline::queue::WriterError;
 use crate::pipeline::tail::TailBuffer;
 use vbts_host::output::Output;
 use vbts_host::sandbox::{ThreadKind, confine_thread};
-
-/// Several threads encode what this one has received.
-type TraceWriter = Writer<Vec<u8>, Box<dyn EncodeBlocks + Send>>;
 
 /// What is known about a processor.
 #[derive(Debug, Default)]
@@ -33,7 +30,7 @@ struct Processor {
 pub(super) struct Encoder {
     queue: Arc<Queue>,
     output: Output,
-    writer: TraceWriter,
+    writer: BtraceWriter,
     /// Has the branches in the place of `writer` until the end of the run.
     last: Option<TailBuffer>,
     /// Returns from the kernel are left out: they are no branches of a program.
@@ -61,7 +58,7 @@ impl Encoder {
         Ok(Self {
             queue,
             output: options.output,
-            writer: TraceWriter::with_encoder(
+            writer: BtraceWriter::with_encoder(
                 Vec::new(),
                 &options.run,
                 parallel_encoder::start()?,
@@ -246,7 +243,7 @@ impl Encoder {
 }
 
 /// Writes what `writer` has encoded to `output`.
-fn write(writer: &mut TraceWriter, output: &mut Output, queue: &Queue) -> Result<(), WriterError> {
+fn write(writer: &mut BtraceWriter, output: &mut Output, queue: &Queue) -> Result<(), WriterError> {
     let bytes = writer.output();
     if !bytes.is_empty() {
         output.write(bytes)?;
