@@ -47,7 +47,7 @@ pub mod maps;
 pub mod profile;
 mod reader;
 mod run;
-mod varint;
+pub mod varint;
 mod writer;
 
 pub use block::{BlockEncoder, EncodeBlocks, EncodedBlock};

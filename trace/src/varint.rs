@@ -5,7 +5,7 @@ use crate::Error;
 
 /// Appends `value`, in 1 to 10 bytes.
 #[inline]
-pub(crate) fn push(out: &mut Vec<u8>, mut value: u64) {
+pub fn push(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
         value >>= 7;
@@ -27,7 +27,10 @@ pub(crate) fn push_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
 
 /// Reads numbers and bytes from the front of a slice.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Cursor<'a>(pub &'a [u8]);
+pub struct Cursor<'a>(
+    /// The bytes that are left.
+    pub &'a [u8],
+);
 
 impl<'a> Cursor<'a> {
     /// Reads a number.
@@ -35,7 +38,7 @@ impl<'a> Cursor<'a> {
     /// # Errors
     /// The bytes end, or the number has more than 64 bits.
     #[inline]
-    pub(crate) fn number(&mut self) -> Result<u64, Error> {
+    pub fn number(&mut self) -> Result<u64, Error> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {
             let (&byte, rest) = self.0.split_first().ok_or(Error::Damaged)?;

@@ -1,14 +1,15 @@
 //! The beginnings and ends of calls in a file, until the names of their functions are known.
 //!
-//! An entry begins with a number of variable length (LEB128). Its bits 0 and 1 are the kind, and
+//! An entry begins with a number of variable length ([`varint`]). Its bits 0 and 1 are the kind, and
 //! the others the instructions of the task since its last entry. The node of a call that begins
 //! follows as another number. The number of a task is followed by its instructions. Most entries
 //! take one to three bytes.
 
 use std::fs::File;
-use std::io::{self, ErrorKind, Read as _, Seek as _, SeekFrom, Write as _};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 
 use vbts_trace::profile::tree::NodeId;
+use vbts_trace::varint;
 
 /// Bytes that are written at once.
 const CHUNK: usize = 1 << 18;
@@ -29,7 +30,7 @@ pub(super) enum Entry {
     Task(u64),
     /// A call begins.
     Begin {
-        /// Its node of the call tree.
+        /// Node of the call tree.
         node: NodeId,
         /// Instructions of the task.
         clock: u64,
@@ -111,12 +112,8 @@ impl Spool {
     }
 
     #[inline(never)]
-    fn long_number(&mut self, mut value: u64) {
-        while value >= 0x80 {
-            self.bytes.push(value as u8 | 0x80);
-            value >>= 7;
-        }
-        self.bytes.push(value as u8);
+    fn long_number(&mut self, value: u64) {
+        varint::push(&mut self.bytes, value);
     }
 
     #[cold]
@@ -211,16 +208,10 @@ impl Entries {
 
     #[inline(never)]
     fn long_number(&mut self) -> io::Result<u64> {
-        let mut value = 0;
-        for shift in (0..u64::BITS).step_by(7) {
-            let byte = *self.bytes.get(self.at).ok_or(ErrorKind::UnexpectedEof)?;
-            self.at += 1;
-            value |= u64::from(byte & 0x7F) << shift;
-            if byte < 0x80 {
-                return Ok(value);
-            }
-        }
-        Err(ErrorKind::InvalidData.into())
+        let mut rest = varint::Cursor(self.bytes.get(self.at..).unwrap_or_default());
+        let value = rest.number().map_err(io::Error::other)?;
+        self.at = self.bytes.len() - rest.0.len();
+        Ok(value)
     }
 }
 
