@@ -19,7 +19,7 @@ const SIZE: u64 = 16;
 /// Address of the same functions as code that the process has made.
 const GENERATED: u64 = 0x50_0000;
 
-/// Where the code of a module begins.
+/// Offset of the first function in a module.
 fn first(module: &Module) -> u64 {
     match module.kind {
         ModuleKind::Generated => GENERATED,
@@ -405,16 +405,20 @@ fn a_signal_interrupts_and_what_it_has_interrupted_counts_once() {
     assert_eq!((profile.counts().signals, profile.counts().gaps), (1, 0));
 }
 
-#[test]
-fn coroutines_exchange_their_stacks() {
-    // 0: call rax; nop; ret. 1: call rax; nop; ret. 2, which switches: ret. 3: call rax; nop; ret.
+/// Coroutines. 0, 1 and 3: call rax; nop; ret. 2, which switches: ret.
+fn coroutines() -> Profile<Code> {
     let call = [0xFF, 0xD0, 0x90, 0xC3];
     let code = Code::default()
         .function(&call)
         .function(&call)
         .function(&[0xC3])
         .function(&call);
-    let mut profile = begin(code);
+    begin(code)
+}
+
+#[test]
+fn coroutines_exchange_their_stacks() {
+    let mut profile = coroutines();
     let (calls, switches) = (branch((1, 0), (2, 0)), branch((3, 0), (2, 0)));
     let mut branches = vec![
         branch((0, 0), (1, 0)),
@@ -442,14 +446,7 @@ fn coroutines_exchange_their_stacks() {
 
 #[test]
 fn a_stack_that_was_left_gets_the_name_that_the_thread_has_got_since() {
-    // As in coroutines_exchange_their_stacks.
-    let call = [0xFF, 0xD0, 0x90, 0xC3];
-    let code = Code::default()
-        .function(&call)
-        .function(&call)
-        .function(&[0xC3])
-        .function(&call);
-    let mut profile = begin(code);
+    let mut profile = coroutines();
     let before = [
         branch((0, 0), (1, 0)),
         branch((1, 0), (2, 0)),
