@@ -56,7 +56,7 @@ impl<C: Copy> OpenCalls<C> {
         self.count += new.len();
     }
 
-    /// Whether all open calls of a task are in its stack `frames`.
+    /// Returns whether all open calls of a task are in its stack `frames`.
     #[inline(always)]
     pub(crate) fn are_in(&self, task: u64, frames: &[Frame]) -> bool {
         let (last, open) = &self.last;

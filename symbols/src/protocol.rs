@@ -194,8 +194,8 @@ pub enum FunctionKind {
 /// A name of code.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Wanted {
-    /// Where a function begins, as it is called in the source or in the file. If it is only inlined
-    /// there, where each inlined call begins.
+    /// The beginning of a function, as it is called in the source or in the file. If it is only
+    /// inlined there, the beginning of each inlined call.
     Function(String),
     /// The code of a function. If it is only inlined, that of its inlined calls.
     Code(String),

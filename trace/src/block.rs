@@ -21,7 +21,7 @@ pub struct EncodedBlock {
     pub(crate) count: u64,
     /// Time of the last event before it.
     pub(crate) began: u64,
-    /// Its parts.
+    /// The parts, with their headers.
     pub(crate) bytes: Vec<u8>,
 }
 

@@ -71,7 +71,7 @@ impl<W: Write, E: EncodeBlocks> Writer<W, E> {
         &mut self.parts.output
     }
 
-    /// What encodes the blocks.
+    /// The encoder of the blocks.
     pub fn encoder(&mut self) -> &mut E {
         &mut self.blocks
     }

@@ -48,7 +48,7 @@ const NOT_FOR_TRACE: &[c_long] = &[
     libc::SYS_arch_prctl,
 ];
 
-/// What the thread that records a machine does without, and one that only encodes.
+/// Calls that the thread that records a machine does without, and one that only encodes.
 #[rustfmt::skip]
 const NOT_FOR_RECORD: &[c_long] = &[
     libc::SYS_pread64, libc::SYS_getdents64, libc::SYS_name_to_handle_at,

@@ -22,7 +22,7 @@ pub enum Effect {
     Far,
     /// It jumps there indirectly.
     FarIndirect,
-    /// It jumps there indirectly, and the process has made both functions.
+    /// An indirect jump there, between two functions that the process has made.
     FarGenerated,
     /// It continues on another stack.
     Switch,

@@ -85,7 +85,7 @@ pub(super) fn jit(machine: &Machine) -> Result<()> {
     Ok(())
 }
 
-/// How often `programs/Words.java` calls `count`.
+/// Calls of `count` in `programs/Words.java`.
 const WORDS: u64 = 100;
 
 /// Methods that Java's virtual machine has compiled. It calls them through stubs, which jump behind

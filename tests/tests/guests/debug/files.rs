@@ -36,7 +36,7 @@ int main(void)
 ";
 const COMMANDS: &str = "info symbol main\nbacktrace\nwatch count\nreverse-continue\nbacktrace\n\
     info sharedlibrary\ninfo symbol puts\n";
-/// What gdb prints for them. The last function is one of the C library.
+/// Output of gdb for them. The last function is one of the C library.
 const EXPECTED: [&str; 7] = [
     "main in section .text",
     "#0 ",
