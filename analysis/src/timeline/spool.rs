@@ -1,7 +1,7 @@
 //! The beginnings and ends of calls in a file, until the names of their functions are known.
 //!
-//! An entry begins with a number of variable length ([`varint`]). Its bits 0 and 1 are the kind, and
-//! the others the instructions of the task since its last entry. The node of a call that begins
+//! An entry begins with a number of variable length ([`varint`]). Its bits 0 and 1 are the kind,
+//! and the others the instructions of the task since its last entry. The node of a call that begins
 //! follows as another number. The number of a task is followed by its instructions. Most entries
 //! take one to three bytes.
 
